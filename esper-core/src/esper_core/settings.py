@@ -34,6 +34,8 @@ Name = Annotated[str, Field(min_length=1, max_length=100), Described("a name of 
 class Section(BaseModel):
     """A part of the configuration: frozen, and unknown keys are errors."""
 
+    # Strict, since YAML has types: "3" for 3 is a mistake. Settings of components may hold infinities, because they are
+    # not checked here, and without an option for that pydantic writes them as null.
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )

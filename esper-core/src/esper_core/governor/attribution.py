@@ -79,6 +79,7 @@ class MutationWatch:
         ``acting`` names the slots whose living seeds act on the host.
         """
         suspects = [Culprit(mutation, _acts(mutation, acting)) for mutation in self._mutations]
+        # A prune changes the host as well, but there is no seed left to blame.
         reached = [suspect for suspect in suspects if suspect.blamed or suspect.mutation.op is Op.PRUNE]
         return next(reversed(reached or suspects), None)
 

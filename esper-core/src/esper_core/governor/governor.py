@@ -159,12 +159,14 @@ class Governor:
             return self._panic(signals, verdict, second_opinion=verdict is not judged.verdict)
         best_loss, self._history = self._history.best_loss, judged.history
         improved = self._history.best_loss != best_loss
+        # A state that a plugin doubts is not one to return to.
         if judged.healthy and opinion.level is not Level.WARNING and self._is_time(signals, improved=improved):
             self._snapshots.take(self._garden, signals.step, self._history)
         if verdict.level is Level.ENOUGH:
             return GovernorDecision(Act.EARLY_STOP, signals.step, verdict)
         if why := self._plateau(signals):
             return GovernorDecision(Act.EARLY_STOP, signals.step, Verdict(Level.ENOUGH, why))
+        # Of warnings in a row only the first is an act, because a surge warns in each of its steps.
         warned, self._warned = self._warned, verdict.level is Level.WARNING
         act = Act.WARN if self._warned and not warned else Act.CONTINUE
         return GovernorDecision(act, signals.step, verdict)
@@ -190,11 +192,13 @@ class Governor:
             msg = f"only the latest decision to roll back can be carried out. Received: {decision}"
             raise ValueError(msg)
         (_, kept), self._planned = self._planned, None
+        # First, since it raises and changes nothing if the snapshot is flawed.
         kept.snapshot.restore(self._garden)
         transitions = self._garden.remove(Reason(Cause.ROLLBACK, decision.reason))
         self._history, self._warned = kept.history, False
         self._watch.forget()
         self._rollbacks += 1
+        # Those that are newer than the restored one may hold what went wrong.
         self._snapshots.renew(self._garden, kept.step, self._history)
         losses = self._history.train_losses
         withdrawn = decision.counted(self._faults)
@@ -313,6 +317,7 @@ class Snapshots:
         if saved_snapshots:  # a governor that was off, or closed, had none
             self.kept.clear()
         for place, saved in reversed(saved_snapshots):
+            # Taken of the present state for the memory alone; the oldest one first, because each goes to the front.
             self.take(garden, saved["step"], LossHistory(**saved["history"]))
             self.kept[0].snapshot.load_state_dict(state.part(str(place)))
 
@@ -368,6 +373,7 @@ class MemoryBudget:
         branches = sum(seed.presence is Presence.BRANCHED for seed in garden.living_seeds())
         branches += bool(more) and self.incubation == "branch"
         of_fossils = self._copies(self.optimizers.host)
+        # A branch has no gradients of its own, since it takes turns with the host, and no snapshot holds it.
         of_host = of_fossils + branches * (1 + _kept_by(self.optimizers.host))
         return (host * of_host + fossils * of_fossils + seeds * self._copies(self.optimizers.seed)) / _MIB
 

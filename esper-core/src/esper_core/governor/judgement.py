@@ -122,6 +122,7 @@ def judge_step(
         return Judgement(verdict, history)
     healthy = verdict.level is not Level.WARNING
     after = history.with_step(signals, settings.history_steps, metric, healthy=healthy)
+    # ``broken`` may be a warning of a seed that incubates, which says nothing against the host.
     return Judgement(broken if healthy else verdict, after, healthy)
 
 
@@ -217,4 +218,5 @@ def _surge(
 
 def _is_enough(losses: Sequence[float], settings: GovernorConfig) -> bool:
     """Return whether losses are a history with which others can be compared."""
+    # A history that is set to be shorter never gets as long as needed.
     return len(losses) >= min(HISTORY_STEPS_NEEDED, settings.history_steps)

@@ -170,6 +170,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     'policy'
     """
     folded = {candidate.casefold().replace("-", "_"): candidate for candidate in sorted(set(names))}
+    # Cut, since a name in a file can have any length, and difflib takes time that grows with its square.
     close = get_close_matches(name.casefold().replace("-", "_")[:200], list(folded), n=1)
     return folded[close[0]] if close else None
 

@@ -368,4 +368,5 @@ def most_severe(verdicts: Iterable[Verdict]) -> Verdict:
     >>> most_severe([CALM, Verdict(Level.PANIC, "too hot"), Verdict(Level.PANIC, "too cold")]).reason
     'too hot'
     """
+    # By the order of definition: as texts, levels would compare by the alphabet.
     return max(verdicts, key=lambda verdict: list(Level).index(verdict.level), default=CALM)

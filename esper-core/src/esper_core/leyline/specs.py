@@ -89,6 +89,7 @@ class BlueprintSpec:
 
     def __post_init__(self) -> None:
         """Refuse a kind that does not exist, at the line that declares it."""
+        # A tuple without any kind is refused, too, as if it were a kind itself.
         for kind in self.kinds or ((),):
             if kind not in SITE_KINDS:
                 message = f"BlueprintSpec with accepts={kind!r}, which is not a kind of site"

@@ -114,6 +114,7 @@ def _entry_points(distribution: Distribution, entries: list[EntryPoint]) -> list
     if not isinstance(version, str):
         msg = f"the metadata of {name} has no version"
         raise ValueError(msg)
+    # Extras in brackets, which entry points may name, are no part of the target.
     return [
         EntryPointInfo(entry.name, entry.value.partition("[")[0].strip(), name, version, requires) for entry in entries
     ]
@@ -164,6 +165,7 @@ def _checked(
     if not candidate.is_active:
         return candidate
     entry = candidate.entry_point
+    # Of those admitted alone: in safe mode a foreign package that claims the same id does not count.
     claims = [other for other in admitted if other.name == candidate.id]
     problem: Problem | None
     if len(claims) > 1:
@@ -197,6 +199,7 @@ def core_version_problem(entry: EntryPointInfo, title: str) -> Problem | None:
 
     for requirement in [Requirement(text) for text in entry.requires if required_package(text) == "esper-core"]:
         applies = requirement.marker is None or requirement.marker.evaluate()
+        # A specifier refuses pre-releases unless it is told otherwise, and the core may be one.
         if applies and not requirement.specifier.contains(__version__, prereleases=True):
             needed = f"{title} needs esper-core {requirement.specifier}, and this is {__version__}"
             hint = f"Bring them together:  pip install --upgrade esper-core {entry.package}"
@@ -283,10 +286,12 @@ def import_local(file: LocalFile) -> Any:
     loader = _LocalLoader(name, file)
     spec = spec_from_file_location(name, file.path, loader=loader)
     assert spec is not None
+    # Before its code runs, as in an import: dataclasses look their own module up while they are defined.
     sys.modules[name] = module = module_from_spec(spec)
     try:
         loader.exec_module(module)
     except BaseException:
+        # Otherwise the next import would return the half-run module without an error.
         del sys.modules[name]
         raise
     return module
@@ -326,9 +331,11 @@ def _check_file_name(path: Path) -> None:
     if not is_name(module.replace("_", "-")) or not module.isidentifier() or iskeyword(module):
         message = f'the name of the plugin file "{path.name}" is not a valid plugin id'
         _refuse(message, NAME_RULE.replace("single - or _", "single _"))
+    # The name has no dots, so nothing is imported to find it.
     spec = find_spec(module)
     if spec is None or isinstance(spec.loader, _LocalLoader):
         return
+    # In a folder of ``sys.path``, such as the current one, the file finds itself.
     if Path(spec.origin or "").resolve() != path.resolve():
         _refuse(f'the plugin file "{path.name}" has the name of an installed module', "Rename the file.")
 

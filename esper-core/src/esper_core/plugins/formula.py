@@ -60,6 +60,7 @@ def evaluate_formula(text: str, variables: Mapping[str, int]) -> int:
 def _parsed(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         _fail(f"the formula has {len(text)} characters, {MAX_LENGTH} are allowed")
+    # Before the parser, which takes more: comments, line breaks, and letters that it normalises to others.
     if foreign := _FOREIGN.search(text):
         _fail(f"{foreign[0]!r} is not allowed in a formula. {_ALLOWED}")
     try:
@@ -71,6 +72,7 @@ def _parsed(text: str) -> ast.expr:
 def _value(node: ast.expr, variables: Mapping[str, int]) -> int:
     """Evaluate a node; refuse every kind of node that is not listed here."""
     match node:
+        # The pattern alone would take True and False, which are integers, too.
         case ast.Constant(value=int() as value) if type(value) is int:
             pass
         case ast.Name(id=name):
@@ -81,6 +83,7 @@ def _value(node: ast.expr, variables: Mapping[str, int]) -> int:
             value = _OPERATORS[type(sign)](_value(operand, variables))
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
             operands = _value(left, variables), _value(right, variables)
+            # Before the operation, because a huge power takes for ever to compute, and only then is its value bounded.
             _check_operands(node, sign, operands[1])
             value = _OPERATORS[type(sign)](*operands)
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_]):

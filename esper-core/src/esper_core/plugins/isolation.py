@@ -171,6 +171,7 @@ class Label(str):
         return label
 
     def __reduce__(self) -> tuple[type[Label], tuple[str, str]]:
+        # Without the memory: its keys hold functions that cannot be pickled.
         return Label, (str(self), self.target)
 
 
@@ -211,12 +212,14 @@ def location_of(error: BaseException, target: str | None = None) -> tuple[str | 
     The author's lines are those of the target's top package. Without a target of a third party, they are all lines that
     belong neither to Esper, nor to torch, nor to Python's library.
     """
+    # A file that cannot be parsed has no frame in the traceback.
     if isinstance(error, SyntaxError) and error.filename is not None:
         return error.filename, error.lineno
     package = top_package(target) if target is not None and is_third_party(target) else None
     place: tuple[str | None, int | None] = (None, None)
     for frame, line in walk_tb(error.__traceback__):
         owner, file = package_of_frame(frame), frame.f_code.co_filename
+        # "<string>" is generated code, as of dataclasses: there is no file with that line.
         if owner == package or (package is None and owner not in _SHARED and not file.startswith("<")):
             place = (file, line)
     return place

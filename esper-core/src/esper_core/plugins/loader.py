@@ -113,7 +113,7 @@ def load_plugins(
         partial(register_hooks, manager),
         partial(_collect_components, manager),
     )
-    for step in steps:
+    for step in steps:  # not plugin by plugin: hooks promise that all are imported before any registers
         candidates = [step(candidate) if candidate.is_active else candidate for candidate in candidates]
 
     records = tuple(candidate.record() for candidate in candidates)
@@ -184,6 +184,7 @@ def _registration_problems(
     call = hook_callers(manager, hook)[candidate.id]
     called = attempt(lambda: call(registry=registrar), candidate.title)
     if isinstance(called.error, PluginError):
+        # The registrar knows what is wrong, and only the traceback in which line of the author's.
         file, line = location_of(called.error, candidate.entry_point.target)
         return [replace(problem, file=file, line=line) for problem in called.error.problems]
     if called.error is not None:
@@ -212,6 +213,7 @@ def _trace_hooks(manager: pluggy.PluginManager) -> None:
     """Print every hook call to stderr: ``hook esper_run_started(run=RunInfo(...))  extra  -> []``."""
 
     def print_call(result: Any, hook: str, called: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
+        # pluggy gives what ``call_extra`` adds the name <temp>: the run itself, around which wrappers are called.
         plugins = ", ".join(
             implementation.plugin_name for implementation in called if implementation.plugin_name != "<temp>"
         )

@@ -101,6 +101,7 @@ class Guard:
             settings = _settings()[self.scope] if "torch" in sys.modules else ()
             # Without values from before, the component has imported torch, which had its defaults until then.
             before = self._before or [setting.default for setting in settings]
+            # One comparison for the usual case, in which nothing changed: a guard is around each batch.
             if [setting.read() for setting in settings] != before:
                 for setting, after, change in _restored(settings, before):
                     self._note(setting, after, change)
@@ -187,6 +188,7 @@ class _OpenGuards:
         """Open a guard, and return the values that its settings have to keep; None: any."""
         with self._lock:
             if not self._count:
+                # While no guard is open no plugin runs, so whatever is set now was set by the program.
                 self._values.clear()
             self._count += 1
             before = [setting.read() for setting in settings]
@@ -216,6 +218,7 @@ def _settings() -> dict[Scope, tuple[Setting, ...]]:
     from torch.backends import cudnn
 
     settings = [
+        # The first three are those of ``_fatal_settings``.
         Setting("torch's inference mode", torch.is_inference_mode_enabled, _set_inference_mode, False),
         Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled, True),
         Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32, True),
@@ -280,6 +283,7 @@ def _generators() -> Iterator[Setting]:
         yield Setting("NumPy's random generator", read, numpy.random.set_state, scope=Scope.PROCESS)
     yield Setting(
         "torch's default generator",
+        # As 64-bit numbers they are an eighth as many as bytes, and a guard reads them twice.
         lambda: torch.get_rng_state().view(torch.int64).tolist(),
         lambda state: torch.set_rng_state(torch.tensor(state, device="cpu").view(torch.uint8)),
         scope=Scope.RUN,

@@ -222,6 +222,7 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what is wrong in a specification, each with a hint."""
     for part in fields(spec):
         value, kind = getattr(spec, part.name), type(part.default)
+        # Dataclasses check no types: a wrong one would fail in a listing or a run, far from the author's line.
         if kind in (bool, int, str) and not isinstance(value, kind):
             yield f"{part.name}={value!r}", f"Expected a value of type {kind.__name__}."
     if isinstance(spec, BlueprintSpec):

@@ -58,6 +58,7 @@ def validate_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) ->
         return candidate.broken_by("E221", "failed while its hooks were looked up", examined.error)
     hooks, problems = examined.value
     candidate = replace(candidate, hooks=hooks)
+    # E222 only warns, because a function of that name may be meant to be no hook.
     is_broken = any(problem.code != "E222" for problem in problems)
     return candidate.stopped("broken" if is_broken else "active", *problems)
 
@@ -149,9 +150,11 @@ def _check_unmarked(candidate: PluginCandidate, name: str, hooks: Mapping[str, A
     plugin = candidate.plugin
     if not name.startswith(_PREFIX):
         return
+    # Statically, because a plugin may be any object, and an attribute a property that runs code.
     function = inspect.getattr_static(plugin, name)
     function = getattr(function, "__func__", function)
     module = plugin.__name__ if inspect.ismodule(plugin) else type(plugin).__module__
+    # One from elsewhere is not the author's: a plugin may import the specifications, which have these names.
     if inspect.isfunction(function) and function.__module__ == module:
         message = f"has a function {name} that is not marked as a hook, so it is never called"
         close = "" if name in hooks else f"\n{suggestion(name, hooks)}"

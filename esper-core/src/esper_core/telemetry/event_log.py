@@ -108,7 +108,9 @@ class EventFile:
             message = f"{self._path} has {length:,} bytes; {after:,} were written before the checkpoint"
             hint = "A part of the file was removed. Start the run again."
             raise RunFolderError(Problem("E413", message, hint=hint))
+        # What came after the checkpoint is trained again, and would be recorded twice.
         self._file.truncate(after)
+        # Not for writing, which appends wherever the position is, but for ``length``, which reads it.
         self._file.seek(0, os.SEEK_END)
 
     @property
@@ -126,6 +128,7 @@ class EventFile:
     def sync(self) -> None:
         """Flush the file to the disk, so that it survives a crash of the machine."""
         try:
+            # Only at checkpoints: the system keeps what was flushed if the process dies, and a disk is slow.
             os.fsync(self._file.fileno())
         except OSError as error:
             raise RunFolderError.about(self._path, error) from error
@@ -149,6 +152,7 @@ class EventFile:
     def close(self) -> None:
         """Write what is left and close the file."""
         try:
+            # After an error there is nothing left: lines are dropped before they are written, so none is written twice.
             self.settle()
         finally:
             with suppress(OSError):  # settle() has reported it already

@@ -59,6 +59,7 @@ class SinkThread:
         self._label = label
         self._places = (places, places + kept)
         self._seconds = (drain, closing)
+        # Not one with a bound, which would wait or raise: there are two bounds, by the kind of event.
         self._queue: SimpleQueue[Event | str] = SimpleQueue()
         self._last_put: Event | str | None = None
         self._changes: SimpleQueue[Problem] = SimpleQueue()  # what the sink changed of the process's state
@@ -89,6 +90,7 @@ class SinkThread:
         """Give the sink time to finish and to close, and report the outcome."""
         if self._closed:
             return
+        # A sink that never got an event is closed, too, and on its own thread.
         self._start()
         self._closed = True
         drain, closing = self._seconds
@@ -122,6 +124,7 @@ class SinkThread:
         sink, guard = self._sink, Guard(self._label, report=self._changes.put)
         lend_generator()
         while self._error is None and (message := self._queue.get()) != _END:
+            # Behind the last event wait the end of its step and that of the run: two messages.
             if self._is_late and self._queue.qsize() > 2:
                 continue  # of what still waits, only the last event is passed on: it tells how the run ended
             if isinstance(message, str):

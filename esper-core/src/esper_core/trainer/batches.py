@@ -47,6 +47,7 @@ class BatchOrder:
         self._examples = examples
         self._batch_size = batch_size
         self._device = device
+        # Of the CPU, whatever the device: a run on a GPU gets the same batches.
         self._generator = torch.Generator().manual_seed(seed)
         self._remaining = torch.empty(0, dtype=torch.int64, device=device)
 
@@ -58,6 +59,7 @@ class BatchOrder:
 
     def peek(self) -> torch.Tensor:
         """Return what ``next`` will return. In a saved state it is still to come."""
+        # A batch may be larger than the data, and so span several passes.
         while len(self._remaining) < self._batch_size:
             drawn = torch.randperm(self._examples, generator=self._generator)
             self._remaining = torch.cat([self._remaining, sent(drawn, self._device)])
@@ -101,12 +103,14 @@ class Streamed:
         self._split = split
         self._device = device
         self._stream = stream
+        # With one intra-op thread, since more would take cores from the training that runs meanwhile.
         self._thread = ThreadPoolExecutor(1, "feed", torch.set_num_threads, (1,))
         self._ahead: tuple[Tensor, Future[Any]] | None = None
 
     def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
         """Return the next batch; raise here what went wrong in the thread."""
         indices, ahead = order.next(), self._ahead
+        # A new episode, or a state that was loaded, goes on with other batches than the one gathered.
         if ahead is None or not torch.equal(ahead[0], indices):
             ahead = self._gather_ahead(indices)
         self._ahead = self._gather_ahead(order.peek())
@@ -115,6 +119,7 @@ class Streamed:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(sent_mark)
             for tensor in (inputs, targets):
+                # The memory belongs to the feed's stream, and would be reused there while this one still reads it.
                 tensor.record_stream(current)
         return inputs, targets
 
@@ -137,6 +142,7 @@ class Streamed:
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """Return ``tensor`` on ``device``; to a GPU it is sent without waiting for it."""
     if device.type == "cuda" and tensor.device.type == "cpu":
+        # From memory that is not pinned a copy blocks, even with ``non_blocking``.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 

@@ -121,6 +121,7 @@ class Recipe:
         lay_out(host, layout)
         images = replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES])
         dry_run = replace(self, data={"train": channels_last(images)})
+        # Whatever it raises is no fault: code that calls ``view`` works in the plain layout, and trains there.
         if attempt(lambda: dry_run.find_draws(host, layout)).error is not None:
             lay_out(host, torch.contiguous_format)
             return self
@@ -207,7 +208,9 @@ class Environment:
         train, network, schedule = recipe.data["train"], recipe.network, recipe.network.schedules.get
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             model = recipe.build_host().to(recipe.device)
+        # Two examples, because BatchNorm refuses a single vector in training.
         graft(model, recipe.slots, example=sent(train.inputs[:2], recipe.device))
+        # Before the garden is made, which adopts the fossils that it finds.
         if self._implants is not None and not bare:
             implant(model, self._implants(seed), network.varieties, seed=seed, probe=self._probe_loss)
         keeper = OptimizerKeeper(
@@ -237,6 +240,7 @@ class Environment:
     def _probe_loss(self, model: nn.Module) -> Tensor:
         """Return the mean loss on some training data, which a block that is born informed looks at."""
         data, device = self.recipe.data["train"], self.recipe.device
+        # On the CPU, so that every device takes the same examples.
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "probe"))
         indices = torch.randperm(len(data), generator=generator)[:PROBE_EXAMPLES].to(data.inputs.device)
         inputs, targets = sent(data.inputs[indices], device), sent(data.targets[indices], device)
@@ -246,6 +250,7 @@ class Environment:
         """Train for one decision step, and return the seeds' changes of stage."""
         began, batches = perf_counter(), self.recipe.network.batches
         transitions = self.network.open_step()
+        # A trial in which a seed failed leaves the model in evaluation mode.
         self.model.train()
         losses = [self.network.train_batch(self.forward.losses(*self._feed.next(self.order))) for _ in range(batches)]
         self.steps += 1
@@ -280,6 +285,7 @@ class Environment:
 
     def measure_again(self, step: int) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays."""
+        # The pool guards the other evaluations; this one is called apart from them.
         with self.guard():
             self.evaluate("validation")
         self.signals = self.network.signals(step, self.network.numbers().tolist())
@@ -309,6 +315,7 @@ class Environment:
             self.order.load_state_dict(state.part("order"))
             self.steps, self.over = steps, cast("bool", state.plain["over"])
             self._operations.continue_from(state.plain.get("flops"))
+        # A file may hold anything; a damaged state, and one of another recipe, are one error to whoever loads it.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"it cannot be read: {type(error).__name__}: {error}"
             raise state_mismatch(why) from error

@@ -181,6 +181,7 @@ def steps_finished(
 ) -> Iterator[StepFinished]:
     """Yield one event for each environment that was trained in ``step``."""
     for environment, signals, reward, action in zip(environments, signals_E, rewards_E, actions_E, strict=True):
+        # Once an episode is over, its latest signals are those of an earlier step.
         if signals.step == step:
             yield StepFinished(
                 **_episode(environment),

@@ -97,6 +97,7 @@ class ForwardPass:
 
 def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
     """Return the 16-bit dtype that a precision means on a device; None for float32, as ``auto`` is on a CPU."""
+    # 8.0 is Ampere, the first with bfloat16. torch.cuda.is_bf16_supported() is also true where it is only emulated.
     if precision == "auto" and device.type == "cuda":
         return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
     return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)
@@ -111,6 +112,7 @@ class Notices:
 
     def warn(self, failure: str, reason: str) -> None:
         """Warn of ``failure`` for this reason, unless the run was warned of it before."""
+        # Environments warn from the threads of their lanes.
         with self._lock:
             if failure in self._reported:
                 return
@@ -148,12 +150,16 @@ class CompiledHost:
     def run(self, train: Callable[[nn.Module], T]) -> T:
         """Return ``train(model)`` with the compiled network, or with the network itself where that fails."""
         model, fresh = self.garden.model, self.compiles_next
+        # The compiler failed on this structure before, and would again in each batch.
         if not fresh and self._compiled is None:
             return train(model)
+        # A pass that fails while it compiles may have moved BatchNorm's averages, and the pass after it moves them
+        # again.
         kept = KeptBuffers(model) if fresh else None
         try:
             compiled = self.compiler(model) if fresh else self._compiled
             result = train(cast("nn.Module", compiled))
+        # A seed's own fault comes here, too: it is raised again by the pass as written, before any warning.
         except Exception as error:
             restore_defaults()
             if kept is not None:

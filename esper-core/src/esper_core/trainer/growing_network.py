@@ -87,6 +87,7 @@ class SeedRemover:
 
     def run_without_faulty(self, act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Return what ``act`` gives for these arguments, repeated without the seeds that fail in it."""
+        # This ends, because each turn takes out a seed or raises.
         while True:
             try:
                 return act(*arguments, **named)
@@ -201,6 +202,7 @@ class GrowingNetwork:
             gates=Gates(growth, settings.steps),
             deterministic=deterministic,
         )
+        # Three of them, so that evaluations and trials do not shift the numbers that dropout draws in training.
         self.training_stream, self.evaluation_stream, trial_stream = (
             RandomStream(derive_seed(seed, purpose), device, idle=deterministic)
             for purpose in ("training", "evaluation", "trial")
@@ -229,6 +231,7 @@ class GrowingNetwork:
         self.averages.open_step()
         self._step_start = None
         if self.garden.blended:
+            # Only now is it needed: a seed that does not act cannot break the host.
             self._step_start = Snapshot(self.garden), self.measurements.train_loss
         return transitions
 
@@ -267,12 +270,14 @@ class GrowingNetwork:
 
     def _leave_gradients(self, losses: Sequence[Loss], blended: Sequence[int], model: nn.Module) -> Tensor:
         """Compute the gradients of one batch, in which these seeds act, and return its mean loss."""
+        # At the beginning of each attempt, since one that failed leaves gradients behind.
         self.keeper.zero_grad()
         return summed([self._forward_backward(partial(loss, model), blended) for loss in losses])
 
     def _forward_backward(self, compute: Callable[[], Tensor], blended: Sequence[int]) -> Tensor:
         with self._drawing(Draws.FORWARD):
             loss = compute()
+        # Before the loss is looked at: with gradients switched off it has none, and the message would hide the cause.
         if changes := restore_defaults():
             self.lost.blame_acting(f"{changes} while it was in the host")
         if not loss.requires_grad:
@@ -285,6 +290,7 @@ class GrowingNetwork:
         except Exception as error:
             if not blended:
                 raise
+            # An error of autograd does not say whose backward it was, so all acting seeds are taken out.
             raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
 

@@ -73,6 +73,8 @@ class Lanes:
     ) -> None:
         self._streams = streams
         self._on_turn = on_turn
+        # With one intra-op thread each, as the run's own thread has: more would add sums in another order, to other
+        # bits.
         self._workers = ThreadPoolExecutor(workers, "lane", torch.set_num_threads, (1,)) if workers > 1 else None
 
     def run(self, pool_indices: Iterable[int], act: Callable[[int], T]) -> list[T]:
@@ -88,6 +90,7 @@ class Lanes:
         if self._workers is None:
             return [on_its_lane(pool_index) for pool_index in pool_indices]
         futures = [self._workers.submit(on_its_lane, pool_index) for pool_index in pool_indices]
+        # Whoever handles an error must not find other environments half trained, or still at work.
         wait(futures)
         return [future.result() for future in futures]
 
@@ -141,4 +144,5 @@ def assigned(
 
 def usable_cores() -> int:
     """Return how many cores this process may use."""
+    # A batch system, or taskset, may grant fewer cores than ``os.cpu_count`` tells.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

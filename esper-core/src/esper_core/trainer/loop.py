@@ -79,9 +79,11 @@ def run_study(
         for step in progress.steps():
             result = stepper.advance(step)
             with clock.region("policy"):
-                recorder.rewarded(result.rewards)  # of the action before
+                # They reward the actions of the step before, which ``decide`` replaces by new ones.
+                recorder.rewarded(result.rewards)
                 actions_E = decide(study, recorder, result.signals, rolled=result.rolled)
             stepper.act(step, result.rewards, actions_E)
+            # Before the pause: a checkpoint that it writes goes on with the next step.
             progress.step += 1
             pause(progress)
 
@@ -198,6 +200,7 @@ class Stepper:
             lost = pool.heal(step)
         with clock.region("telemetry"):
             environments = pool.environments
+            # Before the verdicts: a stop is raised there, and these events would be missing from the record.
             bus.publish(
                 *stages_changed(environments, passed, step), *seeds_lost(environments, lost, step, self.packages)
             )
@@ -243,15 +246,18 @@ class Stepper:
         """Log each act of the governor; raise GovernorStop for the first environment that cannot be rolled back."""
         environments = self.pool.environments
         hopeless = {pool_index: decision for pool_index, decision in decisions.items() if decision.act is Act.STOP}
+        # If one is hopeless the run ends here, and what was decided of the others is not carried out.
         for pool_index, decision in (hopeless or decisions).items():
             environment = environments[pool_index]
             location = f'arm "{environment.arm}", RNG seed {environment.seed}, step {decision.step}'
             if hopeless:
+                # The step that ends the run is recorded, too; it does not get as far as rewards and actions.
                 placeholders = [None] * len(environments), [WAIT] * len(environments)
                 self.bus.publish(*steps_finished(environments, self.pool.latest, *placeholders, step))
                 self.bus.publish(*governor_acted(environments, hopeless, {}))
                 self.bus.settle()
                 rate = "optimizer.host.learning_rate of a configuration"
+                # A plugin's alarm may have other causes than the loss, so there is no advice to give.
                 hint = None if decision.second_opinion else f"Try a smaller learning rate ({rate}), or set clip_norm."
                 raise GovernorStop(Problem("E402", f"{location}: {decision.reason}", hint=hint))
             if decision.act is not Act.CONTINUE:

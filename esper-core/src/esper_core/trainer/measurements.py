@@ -93,6 +93,7 @@ def evaluate(
         if task.metric.exponential:
             metric = metric.exp()
     model.train()
+    # Ordinary tensors again: those of inference mode refuse autograd and writes in place, whoever uses them.
     copied_losses = loss_rows.clone()
     worse = -score_rows if task.metric.direction == "up" else score_rows.clone()
     return Evaluation(copied_losses, metric.to(loss_rows.dtype).clone(), copied_losses if evidence == "loss" else worse)
@@ -132,6 +133,7 @@ class SeedGains:
         if undisturbed is None:
             return
         fossils = [seed.number for slot in slots for seed in slot.fossils]
+        # By strength, not by stage: a seed that is blended in on its branch leaves the host as it is.
         if not any(slot.strength > 0.0 for slot in slots):
             self._lead, self._fossils = undisturbed - evidence, fossils
         elif len(acting) != 1 or fossils != self._fossils:
@@ -252,6 +254,7 @@ class StepMeasurements:
         scale = self._loss_scale()
         by_seed = [tensor for measured in self._by_seed() for tensor in measured.values()]
         numbers = [self.train_loss, evaluation, self._is_host_finite(scale), *scale, *by_seed]
+        # In float64, as gains are computed; float32 would round them, and large numbers of examples.
         return torch.cat([number.double().reshape(-1) for number in numbers])
 
     def read(self, numbers: Sequence[float]) -> Measurements:
@@ -267,6 +270,7 @@ class StepMeasurements:
         health = {number: GradientHealth(*values) for number, values in gradients_of.items()}
         gains = {number: read_gain(values) for number, values in gains_of.items()}
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
+        # Of a host that is broken itself, every trial is.
         if math.isfinite(validation_loss):
             non_finite += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
         return Measurements(
@@ -276,6 +280,7 @@ class StepMeasurements:
             host_finite=finite == 1.0,
             loss_scale=scale,
             incubation_losses=losses,
+            # NaN: the scaled loss overflowed in every batch, and nothing is known of the gradients.
             gradients={number: record for number, record in health.items() if not math.isnan(record.non_finite)},
             gains=gains,
             dependences={number: read_gain(values) for number, values in dependences_of.items()},
@@ -341,6 +346,7 @@ class StepMeasurements:
     def _loss_scale(self) -> list[Tensor]:
         """Return the factor on the training loss, in a list that is empty where there is none."""
         scaler = self._garden.keeper.scaler
+        # By a product on the device, because ``get_scale`` would wait for it.
         return [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
 
     def _is_host_finite(self, scale: Sequence[Tensor]) -> Tensor:

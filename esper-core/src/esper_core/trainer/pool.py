@@ -224,6 +224,7 @@ class Phases(Roster[N]):
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split. The results stay on the device."""
         running = self.running()
+        # All of them before any seed is measured: acting seeds are compared with their twin at this same step.
         self.run_each(running, lambda environment: environment.evaluate("validation"), f"in evaluation, step {step}")
         twins = {environment.index: environment for environment in self.environments if environment.arm == self._twin}
         for environment in running if twins else ():
@@ -258,6 +259,8 @@ class Phases(Roster[N]):
             with self._lanes.on(environment.pool_index):
                 if environment.signals is not None and environment.network.heal(environment.signals):
                     environment.measure_again(step)
+            # Those that failed in training, too. Not on lanes, which have no fixed order, because taking them counts
+            # faults, and a count may withdraw a blueprint from the whole run.
             seeds = environment.network.lost.take()
             self._record(environment, [seed.ending for seed in seeds if seed.ending is not None], step)
             lost += [(environment.pool_index, seed) for seed in seeds]
@@ -329,6 +332,7 @@ class Phases(Roster[N]):
         for environment in self.environments:
             with self._lanes.on(environment.pool_index):
                 changes += self._prune(environment)
+                # An episode that ended early was pruned and measured when it did.
                 if not environment.over:
                     environment.measure_again(step)
         tests = self.run_each(
@@ -367,7 +371,9 @@ class Phases(Roster[N]):
         """Copy the numbers of some environments to the host; of none, where each episode is over."""
         if not numbers:
             return []
+        # Lanes have streams of their own on a GPU, and a copy to the host waits only for the current one.
         self._lanes.drain(environment.pool_index for environment in numbers)
+        # Each is copied by itself, because tensors on several GPUs cannot be joined there.
         on_host = torch.cat([tensor.reshape(-1).cpu() for tensor in numbers.values()])
         parts = on_host.split([tensor.numel() for tensor in numbers.values()])
         return [(environment, part.tolist()) for environment, part in zip(numbers, parts, strict=True)]
@@ -414,6 +420,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         recipes = [recipe.on(device) for device in devices] or [recipe]
         built = [
             Environment(
+                # By index: arms of one RNG seed are compared, so they compute on the same device.
                 recipes[index % len(recipes)],
                 arm=arm,
                 index=index,
@@ -467,6 +474,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
                 return act(environment)
 
         components = dict.fromkeys(name for environment in environments for name in environment.components())
+        # Streams are idle where nothing draws, so a draw would change the numbers of whichever environment runs next.
         before = torch.get_rng_state() if self._deterministic else None
         # Lanes share the generators of Python and NumPy, so these are compared around all environments at once.
         with output_to_stderr(), self._guard(" or ".join(components)):

@@ -59,6 +59,7 @@ class EpisodeRewards:
         self._before[pool_index] = (now, twin_now)
         if decisions is not None and (penalty := decisions[pool_index].penalty):
             terms = breakdown.terms
+            # A reward may have a term of this name itself.
             breakdown = RewardBreakdown({**terms, "penalty": terms.get("penalty", 0.0) - penalty})
         self._totals[pool_index] += breakdown.total
         return breakdown
@@ -117,11 +118,14 @@ class RolloutRecorder:
             episodes: list[Trajectory] = []
             for pool_index in self._study.pool_indices(arm):
                 episodes += self._ended[pool_index]
+                # A rollback in the last step leaves nothing of it. Without any turn an empty one stands for the
+                # environment.
                 if self._turns[pool_index] or not self._ended[pool_index]:
                     episodes.append(Trajectory(tuple(self._turns[pool_index]), final_E[pool_index]))
             assert isinstance(arm.policy, Learner)
             with attributed_to(arm.label, f"when it learnt from round {round_}", Scope.RUN):
                 figures = arm.policy.update(Rollout(name, round_, tuple(episodes)))
+                # Still attributed: the mapping and its values are the policy's, and may raise.
                 plain = {str(figure): float(value) for figure, value in figures.items()}
             yield name, plain
 

@@ -60,6 +60,7 @@ class Arm:
         with attributed_to(self.label, "when it chose actions", Scope.RUN):
             actions = self.policy.act(observations, masks)
         hint = "Policy.act returns a list with one Action for each observation."
+        # A generator is refused because these checks would use it up.
         if not isinstance(actions, Sequence) or not all(isinstance(action, Action) for action in actions):
             refuse(self.label, self.policy.act, f"{describe_value(actions)} in place of Actions", hint)
         if len(actions) != len(observations):

@@ -185,6 +185,7 @@ class _Trace:
         """Return a forward that records each call of ``module``."""
 
         def watched(*args: Any, **named: Any) -> Any:
+            # Compiled code runs without this wrapper afterwards, so it could not be replayed.
             if torch.compiler.is_compiling():
                 self.compiled = True
                 return forward(*args, **named)
@@ -218,6 +219,7 @@ class _Trace:
             _is_plain(argument) or argument is None or isinstance(argument, bool | int | float)
             for argument in arguments
         )
+        # A replay returns clones. With other strides the next layer may take another kernel, which rounds otherwise.
         if not are_plain or not _is_plain(output) or output.clone().stride() != output.stride():
             return False
         address = output.untyped_storage().data_ptr()
@@ -279,6 +281,7 @@ def _replaced_forwards(modules: Iterable[nn.Module], by: Callable[[nn.Module, Fo
     finally:
         for module, forward in originals:
             vars(module).pop("forward", None)
+            # Some libraries, such as accelerate, give a module a forward of its own.
             if forward is not None:
                 module.forward = forward
 

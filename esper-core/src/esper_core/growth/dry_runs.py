@@ -94,6 +94,7 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
         yield
     finally:
         for module, mode in before:
+            # Not by ``train``, which would set children, too, and which a model may override.
             module.training = mode
 
 
@@ -194,6 +195,7 @@ def _calls_at(
 
     with untouched(model), in_mode(model, training=training), ExitStack() as stack:
         for name, place in places.items():
+            # Before other hooks: in a grafted model the slot's own is there already, and would show its seeds.
             handle = model.get_submodule(place.at).register_forward_hook(partial(record, name), prepend=True)
             stack.callback(handle.remove)
         batch = example.copy()

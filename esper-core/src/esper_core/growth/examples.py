@@ -102,6 +102,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         changed = copy(value)
         for field in fields(value):
+            # A frozen dataclass would refuse.
             object.__setattr__(changed, field.name, map_tensors(getattr(value, field.name), change))
         return changed
     return value
@@ -164,5 +165,6 @@ def items_of(output: Any) -> tuple[Container, dict[Any, Any]] | None:
     if isinstance(output, Mapping) and hasattr(output, "__setitem__"):
         return "mapping", dict(output.items())
     if is_dataclass(output) and not isinstance(output, type):
+        # ``dataclasses.replace``, by which a part is put back, takes no others.
         return "dataclass", {field.name: getattr(output, field.name) for field in fields(output) if field.init}
     return None

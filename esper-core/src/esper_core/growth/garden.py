@@ -181,7 +181,7 @@ class Garden:
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
-        if seed.number in self._born_here:
+        if seed.number in self._born_here:  # one that was loaded may have been trained elsewhere
             _refuse_untrained(slot, seed, self.keeper)
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
@@ -228,6 +228,7 @@ class Garden:
 
     def _pass_time(self, slot: Slot) -> Iterator[Transition]:
         """Apply the end of a step to a slot in which no alpha moves."""
+        # One after the other, because the gains of two seeds that act at once cannot be told apart.
         if not self.blended and (seed := self._rules.ready(slot)) is not None:
             yield from self._advance(slot, seed, Reason(Cause.GAIN))
             return
@@ -339,7 +340,7 @@ class Garden:
         parts = {"optimizers": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(
             {"model": model_state(self.model), **parts, "incubations": State.of(incubations)},
-            network=json.loads(json.dumps(asdict(network))),
+            network=json.loads(json.dumps(asdict(network))),  # lists and text, as a checkpoint gives it back
             born=self.born,
             incubating=list(self._incubations),
         )

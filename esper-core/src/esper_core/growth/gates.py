@@ -46,6 +46,7 @@ def paired(host: Tensor, trial: Tensor) -> Tensor:
         shapes = f"{tuple(host.shape)} and {tuple(trial.shape)}"
         msg = f"host and trial need one number each for every example, and at least one. Received: {shapes}"
         raise ValueError(msg)
+    # In float64, because differences of nearly equal losses have few digits left.
     difference_N = host.detach().double() - trial.detach().double()
     n = torch.full((), float(len(difference_N)), dtype=torch.float64, device=difference_N.device)
     mean = difference_N.mean()

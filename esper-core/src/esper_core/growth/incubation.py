@@ -67,6 +67,7 @@ class Incubation(ABC):
         self._seed = seed
         self._keeper = keeper
         self._stream = stream
+        # Its own, because an overflow in the seed's pass must not halve the scale at which the host trains.
         self._scaler = deepcopy(keeper.scaler)
         self._losses: list[Tensor] = []
 
@@ -131,6 +132,7 @@ class Shadow(Incubation):
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the host with the seed at its target; the host's buffers are put back."""
+        # The seed's own buffers move on, since these passes are the only ones that it sees.
         kept = KeptBuffers(self._model, without=[self._seed])
         try:
             with self._slot.trying(self._seed):
@@ -184,6 +186,7 @@ class Branch(Incubation):
         losses: list[Tensor] = []
         acts = self._seed.stage in INCUBATING or self._seed.alpha.value > 0.0
         with self.trial(), self._stream:
+            # Host and branch are the same parameter objects, so each step begins and ends without gradients.
             self._keeper.zero_grad()
             for part in parts:
                 loss = part(self._model)
@@ -271,6 +274,7 @@ class Branch(Incubation):
     def _switch(self, owners: Sequence[OwnedParameters]) -> None:
         """Exchange the tensors and optimizer state of host and branch; ``owners`` are those of the host."""
         for parameter, other in self._numbers.items():
+            # By ``data``: the objects stay those that optimizers, hooks and the loop hold.
             parameter.data, self._numbers[parameter] = other, parameter.data
         for place, (module, name, other) in enumerate(self._fields):
             self._fields[place] = (module, name, getattr(module, name))

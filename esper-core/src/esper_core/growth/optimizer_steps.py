@@ -82,6 +82,7 @@ def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 def _initial(state: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
     """Fill in the state of a parameter before its first step."""
+    # On the device and in float32, which the fused kernel needs, and which torch's own first step makes.
     state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
     state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
@@ -254,6 +255,7 @@ def _without_overflows(norms_NP: Tensor) -> Tensor:
             norms_NP.max(),
             ((norms_NP < VANISHING_NORM) & left_N1).sum() / numbers,
             (norms_NP > EXPLODING_NORM).sum() / numbers,
+            # 0, but NaN as the numbers above where all batches overflowed.
             (batches - batches) / batches,
         ]
     )

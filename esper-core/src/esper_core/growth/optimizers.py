@@ -110,6 +110,7 @@ class OwnedParameters:
         """Return an owner of the trainable ones of ``parameters``."""
         trainable = tuple(parameter for parameter in parameters if parameter.requires_grad)
         if not trainable:
+            # torch refuses to build an optimizer of nothing.
             return cls((), None)
         optimizer = settings.build(trainable)
         cls.refuse_closure(optimizer)
@@ -146,6 +147,7 @@ class OwnedParameters:
     def schedule_rates(self, step: int, steps: int | None) -> None:
         """Set the learning rates for ``step`` as counted by the keeper, if the settings have a schedule."""
         if self.settings is not None and (schedule := self.settings.schedule) is not None:
+            # At least 1, because a seed that is born in the last step has none left, and schedules divide by them.
             self.set_rates(schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun)))
 
     def set_rates(self, factor: float) -> None:
@@ -187,6 +189,7 @@ class OwnedParameters:
     def zero_grad(self) -> None:
         """Drop the gradients."""
         for parameter in self.parameters:
+            # Not zero: momentum and weight decay would still move a parameter that has a gradient of 0.
             parameter.grad = None
 
     def state_dict(self) -> State:
@@ -214,6 +217,7 @@ class OwnedParameters:
         """Reset the optimizer's state to that of a new optimizer."""
         if self.optimizer is not None and self.settings is not None:
             self.optimizer.state.clear()
+            # Some, such as Adagrad, begin with a state, so it cannot just be emptied.
             self.optimizer.state.update(self.settings.build(self.parameters).state)
 
 
@@ -250,6 +254,7 @@ class OptimizerKeeper:
 
     def adopt(self, seed: Seed) -> None:
         """Add a seed's parameters, with an optimizer of their own."""
+        # Seeds are born at the end of a step, and begin to train with the next one.
         owner = OwnedParameters.of(seed.parameters(), self._seed_settings, self._step + 1)
         owned = {id(parameter) for other in self.owners() for parameter in other.parameters}
         if seed.number in self.seeds or any(id(parameter) in owned for parameter in owner.parameters):
@@ -273,6 +278,7 @@ class OptimizerKeeper:
         if self._host_settings.schedule is not None and self._step >= 0:
             fossil.schedule_rates(self._step, self._steps)
         elif owner.settings is not None and owner.settings.schedule is not None:
+            # The rate at which the seed's own schedule left it would never change again.
             fossil.set_rates(1.0)
         self.fossils[seed.number] = fossil
         del self.seeds[seed.number]
@@ -377,6 +383,7 @@ class OptimizerKeeper:
             owner.unscale(self.scaler)
         for owner in collected:
             owner.collect_gradients(scaled=self.scaler is not None)
+        # Behind the unscaling: the norm is that of the true gradients.
         if clip_norm is not None:
             clip_grad_norm_([parameter for owner in owners for parameter in owner.parameters], clip_norm)
         for owner in owners:
@@ -386,6 +393,7 @@ class OptimizerKeeper:
     def update_scaler(scaler: GradScaler | None, owners: Iterable[OwnedParameters]) -> None:
         """Update the scale after a step of ``owners``, unless none of them had gradients."""
         if scaler is not None and any(owner.gradients_now() for owner in owners):
+            # Without gradients nothing was unscaled, and ``update`` would raise.
             scaler.update()
 
     def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:

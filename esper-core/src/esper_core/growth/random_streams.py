@@ -55,6 +55,7 @@ def derive_seed(*parts: int | str) -> int:
     >>> derive_seed(7, "order") == derive_seed(7, "order") != derive_seed(7, "host")
     True
     """
+    # ``hash`` of a text is another number in each process.
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
 

@@ -68,6 +68,7 @@ class FaultBook:
     def record(self, blueprint: str) -> bool:
         """Count one fault; return whether it withdraws the blueprint."""
         self._counts[blueprint] += 1
+        # Not from the limit on: a withdrawal is reported once.
         return self._counts[blueprint] == self._limit
 
     def is_withdrawn(self, blueprint: str) -> bool:

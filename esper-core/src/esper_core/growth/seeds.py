@@ -99,6 +99,7 @@ class Alpha:
         self.done += 1
         way = self.target - self.start
         share = CURVES[self.curve](self.done / self.ticks)
+        # The sum may round, and only an alpha of exactly 1 lets a seed be kept.
         self.value = self.target if self.done == self.ticks else self.start + way * share
 
     @property
@@ -116,6 +117,7 @@ class Add(nn.Module):
 
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
         """Return the blended output."""
+        # lerp is exact where both are equal, as with a newborn block; (1 − α)·h + α·s would round there.
         return torch.lerp(host, seed, alpha)
 
 
@@ -191,12 +193,14 @@ def changes_at_birth(block: nn.Module, site: Site) -> bool:
     try:
         with torch.no_grad(), RandomStream(derive_seed(0, "trial"), tensor.device):
             inputs = torch.randn(2, *site.example_shape, device=tensor.device, dtype=tensor.dtype)
+            # In evaluation, since dropout is no change at birth; on a copy, since a block may write to its input.
             outputs = block.eval()(inputs.clone())
     finally:
         block.train(training)
         kept.put_back()
     if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:
         return True  # it is refused elsewhere
+    # Negated, so that NaN counts as a change.
     return not bool((outputs - inputs).norm() <= NOTICEABLE * inputs.norm())
 
 
@@ -320,6 +324,7 @@ def inform(
         with stream, torch.enable_grad(), tap() as tapped:
             mean = loss(model)
             ((hidden, inputs),) = tapped
+            # ``backward`` would leave gradients in the host's parameters.
             (gradients,) = torch.autograd.grad(mean, [hidden])
     finally:
         kept.put_back()
@@ -394,6 +399,7 @@ class SeedBuilder:
                     title=variety.title,
                 )
         except BaseException as error:
+            # ``probe`` runs the task, whose own errors come as PluginErrors that name it. A SeedFault is one, too.
             of_task = isinstance(error, PluginError) and not isinstance(error, SeedFault)
             if is_interrupt(error) or of_task:
                 raise

@@ -70,6 +70,7 @@ def stored_copy(name: str, tensor: Tensor) -> Tensor:
                 hint="Use a dense, real-valued tensor that is neither quantised nor on the meta device.",
             )
         )
+    # Copied on the CPU as well: training goes on, and writes in place.
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
@@ -104,10 +105,12 @@ class _Encoder:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
+            # Members of enums become what a checkpoint would make of them.
             return str(value)
         if isinstance(value, int):
             return int(value)
         if isinstance(value, float):
+            # JSON has neither NaN nor infinities.
             return float(value) if math.isfinite(value) else {"float": str(float(value))}
         if isinstance(value, Tensor):
             return {"tensor": self._name(value, place), "form": form_of(value), "cpu": value.device.type == "cpu"}
@@ -115,6 +118,7 @@ class _Encoder:
             parts = [self.encode(part, f"{place}.{number}") for number, part in enumerate(value)]
             return parts if isinstance(value, list) else {"tuple": parts}
         if isinstance(value, dict):
+            # As pairs, because keys in JSON are text, and these are numbers and tuples, too.
             return {"map": [[self.encode(key, ""), self.encode(part, f"{place}.{key}")] for key, part in value.items()]}
         message = f'"{place[1:]}" cannot be stored: it is a {type(value).__name__}'
         raise GrowthError(Problem("E335", message, hint="Use plain numbers, text and tensors."))
@@ -156,6 +160,7 @@ class _Decoder:
             why = f"its tensor {name} is {actual_form}, and was {form}"
             raise state_mismatch(why)
         if name not in self._decoded:
+            # Copied on the CPU as well: one state may be loaded several times, and is not to be trained.
             self._decoded[name] = self._tensors[name].to("cpu" if on_cpu else self._device, copy=True)
         return self._decoded[name]
 

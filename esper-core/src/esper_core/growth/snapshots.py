@@ -72,6 +72,7 @@ class Snapshot:
             for cell in other._cells
             if cell.is_buffer and cell.tensor.is_cpu
         }
+        # Copies that another snapshot shares must not be overwritten with this one's values.
         in_use = {id(cell.copy) for other in others for cell in other._cells}
         spare = iter([cell.copy for cell in self._cells if cell.copy is not None and id(cell.copy) not in in_use])
         self._cells = []
@@ -87,6 +88,7 @@ class Snapshot:
                     # Equal as numbers, 0 and -0 have other bits, and so another checksum.
                     if copy is None or not (torch.equal(copy, tensor) and _checksum(copy) == checksum):
                         copy = _room(tensor, next(spare, None))
+                        # Whatever reads the copies waits for the stream first, so training need not.
                         copy.copy_(tensor, non_blocking=True)
                 self._cells.append(_Cell(module, attribute, name, tensor, is_buffer, copy, checksum))
 
@@ -124,9 +126,11 @@ class Snapshot:
             for cell in self._cells:
                 if cell.copy is not None:
                     cell.tensor.copy_(cell.copy)
+                # Some layers do not fill a buffer but put another tensor in its place.
                 if cell.is_buffer and getattr(cell.module, cell.attribute) is not cell.tensor:
                     setattr(cell.module, cell.attribute, cell.tensor)
         garden.keeper.zero_grad()
+        # The state of now may hold what went wrong, such as NaN, and that of then was not copied.
         garden.keeper.forget_host_state()
         _wait_for_stream(self._device)
 
@@ -213,6 +217,7 @@ def _loaded(cell: _Cell, copy: Tensor | None, checksum: int) -> _Cell:
 def _checksum(tensor: Tensor) -> Tensor:
     """Return the sum of its bits read as integers: the same on every device, and other after any single change."""
     flat = tensor.contiguous().reshape(-1)
+    # Integers wrap around, so their sum is the same in any order; that of floats depends on the device.
     return flat.view(_BITS.get(flat.element_size(), torch.int64)).sum(dtype=torch.int64)
 
 

@@ -245,6 +245,7 @@ def _torch_state(device: torch.device) -> Callable[[], None]:
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def put_back() -> None:
+        # An interrupt may come before a stream could give the lock back.
         GENERATOR_LOCK.release_to(depth)
         torch.set_grad_enabled(gradients)
         torch.set_rng_state(cpu)

@@ -117,6 +117,7 @@ def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Probl
         return
     target = torch.randn_like(like)
     reached: set[str] = set()
+    # Twice, because behind a gain of 0 a parameter gets no gradient until the gain has moved.
     for _ in range(2):
         loss = (block(inputs) - target).square().mean()
         gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
@@ -199,6 +200,7 @@ def _tried(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
     mean = loss(model)
     between = _generators(model)
     with ExitStack() as hooks:
+        # A module that runs while gradients are computed is run again there, as by checkpointing.
         for module in model.modules():
             hooks.callback(module.register_forward_pre_hook(lambda *_: recomputed.append(True)).remove)
         if mean.requires_grad:
@@ -213,6 +215,7 @@ def _tried(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
 def _drops_out(module: nn.Module) -> bool:
     """Return whether the module has a dropout rate, as recurrent layers and attention do."""
     share = getattr(module, "dropout", None)
+    # In other modules ``dropout`` is a layer, which is looked at by itself.
     return isinstance(share, float) and share > 0.0
 
 

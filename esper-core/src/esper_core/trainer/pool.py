@@ -259,7 +259,7 @@ class Phases(Roster[N]):
             with self._lanes.on(environment.pool_index):
                 if environment.signals is not None and environment.network.heal(environment.signals):
                     environment.measure_again(step)
-            # Those that failed in training, too. Not on lanes, which have no fixed order, because taking them counts
+            # Those that failed in training, too. Not on lanes, which have no fixed order: taking seeds counts their
             # faults, and a count may withdraw a blueprint from the whole run.
             seeds = environment.network.lost.take()
             self._record(environment, [seed.ending for seed in seeds if seed.ending is not None], step)

@@ -198,7 +198,7 @@ class Governor:
         self._history, self._warned = kept.history, False
         self._watch.forget()
         self._rollbacks += 1
-        # Those that are newer than the restored one may hold what went wrong.
+        # Snapshots that are newer than the restored one may hold what went wrong.
         self._snapshots.renew(self._garden, kept.step, self._history)
         losses = self._history.train_losses
         withdrawn = decision.counted(self._faults)
@@ -317,7 +317,7 @@ class Snapshots:
         if saved_snapshots:  # a governor that was off, or closed, had none
             self.kept.clear()
         for place, saved in reversed(saved_snapshots):
-            # Taken of the present state for the memory alone; the oldest one first, because each goes to the front.
+            # Taken of the present state only for its memory; the oldest first, because each goes to the front.
             self.take(garden, saved["step"], LossHistory(**saved["history"]))
             self.kept[0].snapshot.load_state_dict(state.part(str(place)))
 

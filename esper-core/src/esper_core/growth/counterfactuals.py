@@ -241,7 +241,7 @@ class _Replay:
         self.diverged = False
         self._trace = trace
         self._outputs: dict[int, Any] = {}
-        self._cut = self._next = 0  # slots called before the one whose seed is left out; number of the next call
+        self._cut = self._next = 0  # slots before the one left out, by which calls are skipped; number of the next call
 
     def run(self, left_out: Slot | None, run: Run) -> tuple[Any, bool]:
         """Run the next pass, without the seed in a slot; the first pass leaves none out."""

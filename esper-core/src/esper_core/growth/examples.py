@@ -102,7 +102,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         changed = copy(value)
         for field in fields(value):
-            # A frozen dataclass would refuse.
+            # Not by assignment, which a frozen dataclass refuses.
             object.__setattr__(changed, field.name, map_tensors(getattr(value, field.name), change))
         return changed
     return value

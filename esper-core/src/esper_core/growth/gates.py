@@ -156,6 +156,7 @@ class Gate:
             unknown = f"all {self.looks} looks of the gate are spent"
         if unknown:
             return Opinion(Finding.UNKNOWN, unknown, price=price)
+        # Bonferroni's share, which holds however much looks depend on each other, as those of a training do.
         return judge(gain, price, strictness=self.strictness, alpha=self.alpha / self.looks, look=number)
 
 

@@ -83,9 +83,11 @@ def _tensors_alike(first: Tensor, second: Tensor) -> bool:
         return False
     if not (first.is_floating_point() or first.is_complex()) or not first.numel():
         return True  # counts and choices may depend on a last bit
+    # Half of the digits: some layers leave a fast path once they have a hook, as a TransformerEncoderLayer does.
     few = torch.finfo(first.dtype).eps ** 0.5
     if first.dtype.itemsize < torch.float32.itemsize:
         first, second = first.float(), second.float()
+    # Relative to the largest value, since those near 0 are differences of larger ones.
     scale = float(torch.nan_to_num(first.abs(), nan=0.0, posinf=0.0).max())
     return bool(torch.isclose(first, second, rtol=0.0, atol=few * scale, equal_nan=True).all())
 
@@ -220,6 +222,7 @@ class Family:
 
 def _reduce_grafted(module: nn.Module, protocol: Any) -> Any:
     plain, family, places = type(module)._esper_class  # type: ignore[attr-defined]
+    # A class that was made at run time cannot be found by its name, so what is stored is how to make it again.
     reduced = plain.__reduce_ex__(module, protocol)
     if isinstance(reduced, tuple) and reduced[0] is getattr(copyreg, "__newobj__"):  # noqa: B009
         return (_new_grafted, (plain, family, places, *reduced[1][1:]), *reduced[2:])

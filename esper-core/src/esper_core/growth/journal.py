@@ -41,6 +41,7 @@ _STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {
 
 _DIMENSIONS: Final[dict[SiteKind, int]] = {"vector": 1, "sequence": 2, "tokens": 2, "image": 3}
 
+# Other readers of JSON take numbers as floats, which hold each whole number up to this one.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Strength = Annotated[float, Field(ge=0.0, le=FULL, allow_inf_nan=False)]
 DtypeName = Literal["float16", "bfloat16", "float32", "float64"]

@@ -383,7 +383,7 @@ class OptimizerKeeper:
             owner.unscale(self.scaler)
         for owner in collected:
             owner.collect_gradients(scaled=self.scaler is not None)
-        # Behind the unscaling: the norm is that of the true gradients.
+        # After the unscaling, so that the norm is that of the true gradients.
         if clip_norm is not None:
             clip_grad_norm_([parameter for owner in owners for parameter in owner.parameters], clip_norm)
         for owner in owners:
@@ -446,4 +446,4 @@ def overflow_together(owners: Sequence[OwnedParameters]) -> None:
     if len(firsts) > 1:
         largest = torch.nn.utils.get_total_norm([gradient for gradients in dense for gradient in gradients], math.inf)
         for first in firsts:
-            first.add_(largest - largest)  # 0, or NaN
+            first.add_(largest - largest)  # 0, or NaN if it is not finite; asking which would wait for the device

@@ -55,6 +55,7 @@ def rebuild(
         raise _does_not_fit(model, source, f"{mismatch}\nBuild the host with the settings that it had.")
     for prefix, _, seed in seeds:
         seed.load_state_dict({key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
+    # ``load_state_dict`` writes in place, and may raise half-way.
     before = [(value, value.clone()) for value in model.state_dict().values() if isinstance(value, Tensor)]
     try:
         model.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(f"{HOME}.")})
@@ -115,6 +116,7 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
     site = Site.of(growth.kind, growth.example_shape, growth.inputs or 0)
     if (why := variety.spec.misfit(site)) is not None:
         raise _does_not_fit(model, source, f"{growth.blueprint} cannot grow in {growth.slot}: {why}.")
+    # Before it is built: a file from anywhere may name a block that does not fit into memory.
     available = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
     if (needed := variety.block_parameters(site)) > available:
         hint = f"{growth.blueprint} has {needed:,} parameters at {site}, but the file has {available:,} in all."

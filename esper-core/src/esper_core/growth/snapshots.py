@@ -130,7 +130,7 @@ class Snapshot:
                 if cell.is_buffer and getattr(cell.module, cell.attribute) is not cell.tensor:
                     setattr(cell.module, cell.attribute, cell.tensor)
         garden.keeper.zero_grad()
-        # The state of now may hold what went wrong, such as NaN, and that of then was not copied.
+        # That of now may hold what went wrong, such as NaN, and that of then was not copied.
         garden.keeper.forget_host_state()
         _wait_for_stream(self._device)
 

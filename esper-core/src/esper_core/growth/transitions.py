@@ -258,6 +258,7 @@ def _torch_state(device: torch.device) -> Callable[[], None]:
 def _undo_slot(slot: Slot) -> Callable[[], None]:
     """Return a function that restores what a transition may change of a slot and its seeds."""
     state, embargo = slot.state, slot.embargo
+    # Of alpha a copy, because it moves in place.
     seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.stack]
     trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
 

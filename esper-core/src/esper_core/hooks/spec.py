@@ -217,6 +217,7 @@ def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
     """
 
 
+# So that the ``yield`` of a wrapper returns what the run returned, and not pluggy's list of results.
 @hookspec(firstresult=True)
 def esper_run(context: RunContext) -> object:
     """Wrap the training of a run: time it, profile it, or hold a device.

@@ -71,6 +71,7 @@ class Action:
             if not isinstance(getattr(self, name), str | None):
                 self._refuse(name, f"a {name} must be a name", "A text, or None.")
         target = self.target
+        # True and False are numbers to Python, and would be taken for 1 and 0.
         if not (isinstance(target, int | float) and not isinstance(target, bool) and 0.0 < target <= FULL):
             self._refuse("target", "a target must be above 0 and at most 1", "To remove a seed, prune it.")
         if type(self.speed) is not int or self.speed < 0:

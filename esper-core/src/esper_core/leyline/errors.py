@@ -190,8 +190,6 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"Known: {shown}" + (", …" if len(names) > 12 else "")
 
 
-# Texts for people
-
 MAX_LINE: Final = 300
 """Characters of a text that ``one_line`` keeps."""
 

@@ -58,9 +58,6 @@ RELATIVE_PATH_HINT: Final = "The path is relative to the configuration's folder.
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
-# Entry points of installed packages
-
-
 class Distribution(Protocol):
     """The part of ``importlib.metadata.Distribution`` that discovery reads."""
 
@@ -127,9 +124,6 @@ def _damage_problem(distribution: Distribution, error: Exception) -> Problem:
     package = f'package "{name}"' if name else "an installed package"
     message = f"the metadata of {package} cannot be read: {summarise(error)}"
     return Problem("E223", message, hint=f"Install it again:  pip install --force-reinstall {name or 'PACKAGE'}")
-
-
-# Which plugins may be imported
 
 
 def admit(
@@ -199,7 +193,7 @@ def core_version_problem(entry: EntryPointInfo, title: str) -> Problem | None:
 
     for requirement in [Requirement(text) for text in entry.requires if required_package(text) == "esper-core"]:
         applies = requirement.marker is None or requirement.marker.evaluate()
-        # A specifier refuses pre-releases unless it is told otherwise, and the core may be one.
+        # The core may be a pre-release, which some versions of packaging refuse unless they are told otherwise.
         if applies and not requirement.specifier.contains(__version__, prereleases=True):
             needed = f"{title} needs esper-core {requirement.specifier}, and this is {__version__}"
             hint = f"Bring them together:  pip install --upgrade esper-core {entry.package}"
@@ -238,9 +232,6 @@ def is_first_party(package: str) -> bool:
 def is_set(variable: str) -> bool:
     """Return whether an environment variable has a value other than 0, false, no and off."""
     return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
-
-
-# One-file plugins
 
 
 @dataclass(frozen=True, slots=True)

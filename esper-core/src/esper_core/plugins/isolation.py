@@ -50,9 +50,6 @@ _SHARED: Final = frozenset({"", *FRAMEWORK, "numpy", "pluggy", "pydantic", "torc
 """Packages whose lines are never reported as the place of a plugin's fault: plugins only call them."""
 
 
-# Calls into plugin code
-
-
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[T]):
     """The outcome of a call into plugin code: its value, or what it raised."""
@@ -149,9 +146,6 @@ def resolve(target: str) -> Any:
     """Import and return ``"package.module"`` or ``"package.module:attribute"``; raise what its code raises."""
     module, _, attributes = target.partition(":")
     return reduce(getattr, filter(None, attributes.split(".")), import_module(module))
-
-
-# Attribution: the author's line, and what to do
 
 
 class Label(str):

@@ -148,6 +148,7 @@ def _did_you_mean(name: str, candidates: Sequence[Component]) -> str | None:
         close = nearest(short, of_plugin)
         return f'Did you mean "{of_plugin[close].id}" ({of_plugin[close].source})?' if close else None
     names = {component.id: component for component in candidates} if slash else _by_name(candidates)
+    # A wrong plugin before the slash makes the whole dissimilar, though the name after it may be nearly right.
     close = nearest(name, names) or nearest(short, names)
     return f'Did you mean "{close}" ({names[close].source})?' if close else None
 

@@ -308,6 +308,7 @@ class PluginCandidate:
             origin=self.entry_point.file or self.entry_point.target,
             api=self.api,
             hooks=tuple(sorted(self.hooks)),
+            # A candidate that was stopped keeps its components, so that messages can name them, but provides none.
             components=tuple(component.id for component in self.components if self.is_active),
             status=self.status,
             problems=self.problems,

@@ -56,9 +56,6 @@ class Setting(NamedTuple):
     scope: Scope = Scope.SETTINGS
 
 
-# Guards
-
-
 Memory: TypeAlias = dict[Setting, Any]
 """What is remembered of a component: the settings whose change was reported, and how it left them."""
 
@@ -188,7 +185,7 @@ class _OpenGuards:
         """Open a guard, and return the values that its settings have to keep; None: any."""
         with self._lock:
             if not self._count:
-                # While no guard is open no plugin runs, so whatever is set now was set by the program.
+                # While no guard is open no plugin is called, so what is set now was set by the program.
                 self._values.clear()
             self._count += 1
             before = [setting.read() for setting in settings]
@@ -206,9 +203,6 @@ class _OpenGuards:
 _OPEN: Final = _OpenGuards()
 # A thread that a fork does not have may hold the lock, and has guards open.
 os.register_at_fork(after_in_child=_OPEN.__init__)  # type: ignore[misc]
-
-
-# Settings
 
 
 @cache

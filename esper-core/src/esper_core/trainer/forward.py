@@ -112,7 +112,7 @@ class Notices:
 
     def warn(self, failure: str, reason: str) -> None:
         """Warn of ``failure`` for this reason, unless the run was warned of it before."""
-        # Environments warn from the threads of their lanes.
+        # Environments warn from the threads of their lanes, and two of them would both give the warning.
         with self._lock:
             if failure in self._reported:
                 return

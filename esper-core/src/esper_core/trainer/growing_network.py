@@ -386,6 +386,7 @@ class GrowingNetwork:
 
     def roll_back(self, decision: GovernorDecision) -> RolledBack:
         """Return to the state that ``decision`` names, and forget what was measured since."""
+        # The order of batches and random numbers go on: with the same ones the same failure would come again.
         rolled = self.governor.roll_back(decision)
         self.averages.forget()
         for transition in rolled.transitions:

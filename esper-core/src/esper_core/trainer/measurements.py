@@ -270,7 +270,7 @@ class StepMeasurements:
         health = {number: GradientHealth(*values) for number, values in gradients_of.items()}
         gains = {number: read_gain(values) for number, values in gains_of.items()}
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
-        # Of a host that is broken itself, every trial is.
+        # In a host that is broken itself every trial is, so no seed is to blame.
         if math.isfinite(validation_loss):
             non_finite += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
         return Measurements(

@@ -135,8 +135,6 @@ class Roster(Protocol[M]):
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its pool index."""
 
-    # The phases of a step, in their order.
-
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
 
@@ -176,7 +174,7 @@ class StudyPool(Roster[M], Protocol[M]):
 
 
 class Phases(Roster[N]):
-    """The phases of a step for environments in this process.
+    """The phases of a step, in their order, for environments in this process.
 
     Args:
         environments: In the order of their indices.
@@ -201,8 +199,6 @@ class Phases(Roster[N]):
         self._twin = twin
         self._undisturbed = undisturbed
         self._numbers: dict[N, Tensor] = {}
-
-    # The phases of a step, in their order.
 
     def begin(self) -> None:
         """Evaluate every environment before it is trained: that is the loss of guessing, from which governors start."""

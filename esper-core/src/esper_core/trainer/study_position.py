@@ -88,6 +88,7 @@ class StudyPosition:
     def load_state_dict(self, state: State, finished: Iterable[EpisodeFinished]) -> None:
         """Restore what ``state_dict`` returned; ``finished`` are the episodes that were over then."""
         self.round, self.step, self.finished = state.plain["round"], state.plain["step"], list(finished)
+        # They come from the record of events: another number means that record and state do not belong together.
         if len(self.finished) != state.plain["finished"]:
             msg = f"{state.plain['finished']} episodes were over. Received: {len(self.finished)}"
             raise ValueError(msg)

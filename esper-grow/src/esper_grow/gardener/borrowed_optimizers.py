@@ -153,6 +153,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             )
             for lender in dict.fromkeys(position for position, _ in groups)
         ]
+        # Without anything to train a seed still has an owner, because each is asked for its own.
         self._set_owners(seed.number, owners or [OwnedBySeed((), None)])
 
     def release(self, number: int) -> None:
@@ -309,6 +310,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             tuple(chain(*(of_group for _, of_group in members))), view, lender=lender, members=tuple(members)
         )
         owner.renew()
+        # As torch's own: the first step looks up a state that is not there yet.
         view.state = defaultdict(dict, _state_at_birth(lender, view.param_groups))
         return owner
 
@@ -347,6 +349,7 @@ def _takes(lender: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.P
         return False
     kind: Callable[[Any], torch.optim.Optimizer] = type(lender)
     try:
+        # By trying, since no class tells what it refuses.
         kind([{**group, "params": [parameter]}])
     except ValueError:
         return False

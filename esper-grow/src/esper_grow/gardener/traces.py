@@ -48,6 +48,7 @@ def without_trace(model: nn.Module) -> Iterator[None]:
         with ExitStack() as stack:
             for mode in (*usual, RandomStream(0, device), same_random_numbers()):
                 stack.enter_context(mode)
+            # The loop may be collecting gradients over several batches, to which a pass must not add.
             for parameter, _ in gradients:
                 parameter.grad = None
             yield
@@ -87,6 +88,7 @@ def warn_of_averages(model: nn.Module, changed: str) -> None:
     model_names = [name for name, _ in model.named_parameters()]
     host = Host(model).parameters().keys()
     kept = set(kept_parameters(model))
+    # By type: isinstance asks an object for its class, at which lazy proxies load what they stand for.
     for average in [
         candidate for candidate in gc.get_objects() if issubclass(type(candidate), nn.Module) and _is_average(candidate)
     ]:
@@ -152,6 +154,7 @@ class HostAutocast:
         """Return a context in which the model computes as the host did."""
         if self.dtype is None:
             return nullcontext()
+        # A cache would take the host's shortened weights for a branch's, which are the same Parameter objects.
         return torch.autocast(self._device, dtype=self.dtype, cache_enabled=False)
 
     def close(self) -> None:

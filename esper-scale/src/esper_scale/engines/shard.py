@@ -170,6 +170,7 @@ def serve(make: Callable[[Warn], Shard], connection: Connection) -> None:
     The first reply, before any request, says whether the shard could be made.
     """
     logged = _Logged()
+    # A fork inherits the handlers of the run, which writes all messages itself, in the order of its workers.
     log.handlers, log.propagate = [logged], False
     warned: list[tuple[str, str]] = []
     shard: Shard | None = None
@@ -211,6 +212,7 @@ def sendable(error: BaseException) -> BaseException:
     if isinstance(error, KeyboardInterrupt):  # of a component: workers ignore Ctrl-C
         file, line = location_of(error)
         return PluginError(Problem("E231", "a component raised KeyboardInterrupt", file=file, line=line, hint=_HINT))
+    # What cannot be pickled, or not be built again from its arguments, would be lost with the reply.
     home = type(error).__module__
     is_core_error = isinstance(error, EsperError) and home.startswith("esper_core.")
     plain = home == "builtins" and all(isinstance(argument, str | int | float | None) for argument in error.args)

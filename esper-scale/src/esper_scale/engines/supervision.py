@@ -126,6 +126,7 @@ class SupervisedWorker:
 
     def _end(self) -> WorkerEnd:
         """End the worker, and log how."""
+        # Before and after: ending a worker may take a while, and must not look as if the run stood still.
         self.on_wait()
         end = self._worker.end()
         self.on_wait()

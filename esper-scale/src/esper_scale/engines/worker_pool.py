@@ -81,6 +81,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
                 order = Order(arms, environments, indices, request.twin, request.implants)
                 self._workers.append(SupervisedWorker(engine, order, shared, partial(request.heartbeat, -1)))
             self._receive_all(self._workers)  # after all were started, so that they prepare side by side
+        # Processes that were started would outlive an error here, or Ctrl-C.
         except BaseException:
             self.close()
             raise
@@ -132,6 +133,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
         rolled, changes = self._call_each(Shard.carry_out, arguments_for, ({}, []))
         counted = {
+            # Counted here, because faults withdraw a blueprint from the whole run, and a worker has only some of them.
             pool_index: replace(rolled_back, withdrawn=decisions[pool_index].counted(self.faults))
             for pool_index, rolled_back in rolled.items()
         }

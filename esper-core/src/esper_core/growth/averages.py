@@ -115,7 +115,7 @@ class Averages:
 
     def __init__(self, garden: Garden, half_life: float) -> None:
         self._garden, self._half_life = garden, half_life
-        self._host = self._new(self._places_of_host)
+        self._host = RunningAverage(half_life, self._places_of_host) if half_life else None
         self._apart: dict[int, RunningAverage] = {}
 
     def open_step(self) -> None:
@@ -162,9 +162,6 @@ class Averages:
         """Begin the host's average anew, because its weights were restored from a snapshot."""
         if self._host is not None:
             self._host.forget()
-
-    def _new(self, list_places: Callable[[], list[Place]]) -> RunningAverage | None:
-        return RunningAverage(self._half_life, list_places) if self._half_life else None
 
     def _follow(self) -> None:
         """Begin an average for each newborn seed, and end those of seeds that no longer incubate."""

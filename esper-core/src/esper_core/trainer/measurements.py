@@ -129,7 +129,9 @@ class SeedGains:
         self.gains = {}
         acting, slots = self._garden.blended, self._garden.slots.values()
         for number in self._garden.incubating:
-            self.gains[number] = paired(evidence, self._try_seed(number, evaluate))
+            with self._averages.judged(number), self._stream:
+                with_seed = evaluate()
+            self.gains[number] = paired(evidence, with_seed)
         if undisturbed is None:
             return
         fossils = [seed.number for slot in slots for seed in slot.fossils]
@@ -155,11 +157,6 @@ class SeedGains:
         saved = decode_state(state, device_of(self._garden.model))
         self.gains, self._lead, self._fossils = saved["gains"], saved["lead"], saved["fossils"]
         self._stream.load_state_dict(saved["stream"])
-
-    def _try_seed(self, number: int, evaluate: Callable[[], Tensor]) -> Tensor:
-        """Return the evidence with one incubating seed in the network."""
-        with self._averages.judged(number), self._stream:
-            return evaluate()
 
 
 @dataclass(slots=True)

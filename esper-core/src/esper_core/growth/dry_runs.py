@@ -328,9 +328,8 @@ def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
         if layer is not None
         else set()
     )
-    sizes |= (
-        {layer.hidden_size, 2 * layer.hidden_size} if isinstance(layer, nn.RNNBase) else set()
-    )  # of both directions
+    if isinstance(layer, nn.RNNBase):
+        sizes |= {layer.hidden_size, 2 * layer.hidden_size}  # one direction, or both
     first_fits, last_fits = hidden.shape[1] in sizes, hidden.shape[-1] in sizes
     features_last = isinstance(layer, _FEATURES_LAST)
     if hidden.ndim == 4:

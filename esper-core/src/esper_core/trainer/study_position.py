@@ -62,7 +62,7 @@ class StudyPosition:
 
     def steps(self) -> Iterator[int]:
         """Yield the steps that are left of the round, until every episode in it is over."""
-        while self.step < self.study.episode.steps and (self.step == 0 or self.study.pool.running()):
+        while self.step < self.study.episode.steps and self.study.pool.running():
             yield self.step
 
     def round_done(self, finished: Iterable[EpisodeFinished]) -> None:

@@ -129,28 +129,6 @@ def learned_in_runs() -> Source:
     return [*learned("runs", "learning_rates"), *over_twin]
 
 
-FORECASTER = "science/forecaster/results.json"
-
-
-def forecaster() -> Source:
-    """Return the rewards and advantages of the forecaster, its regrets in percent, and what of them is beyond BOUND."""
-    groups = results(FORECASTER)["groups"].values()
-    means = [(reward,) for group in groups for reward in group["reward"].values()]
-    advantages = [tuple(ends) for group in groups for ends in group["advantage"].values() if None not in ends]
-    regrets = [100 * group["regret"]["forecaster"] for group in groups]
-    return [
-        *means,
-        *advantages,
-        *((regret,) for regret in regrets),
-        *((regret - BOUND,) for regret in regrets),
-        (BOUND,),
-    ]
-
-
-BOUND = 25.0
-"""The regret in percent that the forecaster should not exceed."""
-
-
 def to_be_won() -> Source:
     """Return the reward of the best fixed plan, and of the best plan of each training problem, at a price of 40."""
     bench = Bench(shipped_table())
@@ -374,7 +352,6 @@ PAGES = [
             "If one fixed": to_be_won,
             "- **Transfer": learned_in_runs,
             "- **Restraint": learned_in_runs,
-            "`forecaster` ": forecaster,
         },
     ),
     Page(

@@ -20,14 +20,13 @@ DOCS = Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
 MEASURED = BENCHMARKS / "baseline.json"
 LEARNED = BENCHMARKS / "science" / "learned_policies" / "report.py"
-FORECAST = BENCHMARKS / "science" / "forecaster" / "report.py"
 STUDY = BENCHMARKS / "headline" / "results" / "report.md"
 DEFAULT_RUN = DOCS / "gallery" / "default-run.txt"
 SIMULATED = BENCHMARKS / "science" / "verdicts.md"
 PROBED = BENCHMARKS / "science" / "probes.json"
 GATES = BENCHMARKS / "science" / "gates.txt"
 
-_learned, _forecast = (run_path(str(file)) for file in (LEARNED, FORECAST))
+_learned = run_path(str(LEARNED))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -78,12 +77,6 @@ def learned(part: str) -> str:
     """Return a table of the study of learned policies."""
     results = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
     return str(_learned["PARTS"][part](results))
-
-
-def forecast(part: str) -> str:
-    """Return a table of the study of the forecaster."""
-    results = json.loads(FORECAST.with_name("results.json").read_text(encoding="utf-8"))
-    return str(_forecast["PARTS"][part](results))
 
 
 def default_run() -> str:
@@ -238,5 +231,4 @@ PARTS: dict[str, Callable[[], str]] = {
     "study-trained-loss": partial(study, "A trained network: nats of log-loss, by budget"),
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
     **{part: partial(learned, part) for part in _learned["PARTS"]},
-    **{part: partial(forecast, part) for part in _forecast["PARTS"]},
 }

@@ -15,14 +15,11 @@ def a_plan(space):
 HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}
 """Settings for the short episodes of the checks, so that seeds germinate in them."""
 
-SWIFT = {"preview": 1, "speed": 1, "effort": 0.0}
-
-
 SMALL = {"width": 4, "passes": 1, "minibatch": 1000}
 """A small network, which trains faster; its checks are slow tests nevertheless."""
 
 
-SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "forecaster": SWIFT, "ppo": SMALL}
+SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "ppo": SMALL}
 
 
 @parametrize_with_checks("policies", settings=SETTINGS)
@@ -32,7 +29,7 @@ def test_it_conforms(check):
 
 def test_the_plugin_registers_all_policies(esper_plugins):
     registered = {component.short: component for component in esper_plugins(plugin).registry.components("policy")}
-    assert sorted(registered) == ["forecaster", "heuristic", "ppo", "random", "schedule", "static"]
+    assert sorted(registered) == ["heuristic", "ppo", "random", "schedule", "static"]
     for component in registered.values():
         assert callable(component.load())
         assert (component.settings_model() is None) == (component.short == "static")

@@ -4,11 +4,9 @@
     schedule        Schedule: carries out a fixed plan
     heuristic       Heuristic: tries what can grow, and keeps what pays; its rules and its forecast of a seed's gain
     random_policy   Random: any legal action; the control of every study
-    forecaster      Forecaster: decides by forecasts of what each seed would gain; ``posteriors`` are its beliefs
     ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
     observations    an observation as rows of numbers, the input of policies that learn
     learning_rates  Warmup and Cosine: schedules of learning rates
-    episodes        what policies have in common that remember each environment's episode
     trained         learnt policies that come with the package
     settings        the settings of all of them but ppo
     plugin          registers them by name

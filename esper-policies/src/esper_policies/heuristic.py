@@ -12,16 +12,18 @@ seed is kept for its measured gain.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import WAIT, Action, Op, SettingError, Stage
+from pydantic import ConfigDict, TypeAdapter
+
+from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
 from esper_core.leyline.constants import EPISODE_BATCHES, NATS_PER_PARAMETER
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
-from esper_policies.episodes import RememberingPolicy
-from esper_policies.settings import HeuristicSettings, too_few_steps
+from esper_policies.settings import LONGEST, HeuristicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -369,7 +371,11 @@ class Memory:
                 self.refused.append((slot.name, self._fossils, blueprint))
 
 
-class Heuristic(RememberingPolicy[Memory]):
+# JSON has no infinite numbers, and states hold none: they become text.
+_MEMORIES: Final = TypeAdapter(list[Memory], config=ConfigDict(ser_json_inf_nan="strings"))
+
+
+class Heuristic:
     """Tries what could grow, keeps what pays, and stops when nothing does.
 
     In each slot it germinates blueprints that it has not tried there, as many at once as the nursery holds. After
@@ -391,10 +397,7 @@ class Heuristic(RememberingPolicy[Memory]):
     settings: those of ``HeuristicSettings``.
     """
 
-    memory = Memory
-
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
-        super().__init__()
         self.space = space
         self.settings = checked = HeuristicSettings.model_validate(settings)
         if checked.first > checked.last:
@@ -402,8 +405,18 @@ class Heuristic(RememberingPolicy[Memory]):
             hint = f"Seeds germinate between first and last. Received: {checked.first} and {checked.last}"
             raise SettingError(at, message, hint)
         self.forecast = Forecast(checked)
+        self.memories: list[Memory] = []
+        self._steps: list[int] = []
 
-    def choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        """Return the action for each environment."""
+        memories = [*self.memories, *(Memory() for _ in observations)]
+        pairs = zip(observations, memories, strict=False)
+        self.memories = [Memory() if seen.step == 0 else memory for seen, memory in pairs]
+        self._steps = [seen.steps for seen in observations]
+        return [self._choose(*scene) for scene in zip(self.memories, observations, masks, strict=True)]
+
+    def _choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""
         forecast = self.forecast.at(seen)
         slots = memory.look(seen.signals.slots, seen.step, forecast)
@@ -416,8 +429,31 @@ class Heuristic(RememberingPolicy[Memory]):
             memory.germinated(action.slot, action.blueprint, seen.step)
         return action
 
+    def unfinished(self) -> list[tuple[str, ...]]:
+        """Return for each environment a notice if its episode is too short for any seed to be kept."""
+        return [self.impossible(steps) for steps in self._steps]
+
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         settings = self.settings
+
+        def fits(steps: int) -> bool:
+            return can_germinate_at(math.ceil(settings.first * steps), steps, settings)
+
+        if fits(steps):
+            return ()
+        needed = next((longer for longer in range(steps + 1, LONGEST + 1) if fits(longer)), None)
+        if needed is None:
+            return ("any blueprint: the settings first and last leave no step for a germination",)
         life = f"a preview of {settings.preview} and two ramps of {settings.speed}"
-        return too_few_steps(steps, lambda n: can_germinate_at(math.ceil(settings.first * n), n, settings), life)
+        hint = "use more steps (episode.steps) or a shorter preview"
+        return (f"any blueprint, which needs {needed} steps ({life}): {hint}",)
+
+    def state_dict(self) -> State:
+        """Return the memory of each environment's episode."""
+        return State({"memories": json.loads(_MEMORIES.dump_json(self.memories)), "steps": list(self._steps)})
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the memories."""
+        self.memories = _MEMORIES.validate_python(state.plain["memories"])
+        self._steps = list(state.plain["steps"])

@@ -34,14 +34,6 @@ def esper_register_policies(registry: Any) -> None:
         ),
     )
     registry.add(
-        "forecaster",
-        "esper_policies.forecaster:Forecaster",
-        PolicySpec(
-            summary="Forecasts what seeds gain in the end, and asks what another look is worth.",
-            settings="esper_policies.settings:ForecasterSettings",
-        ),
-    )
-    registry.add(
         "random",
         "esper_policies.random_policy:Random",
         PolicySpec(

@@ -5,14 +5,11 @@ Whether they fit the slots of the run is checked when the policy is built.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST: Final = 100_000
 """Steps of the longest episode."""
@@ -116,36 +113,6 @@ class HeuristicSettings(Settings):
     )
 
 
-class ForecasterSettings(Settings):
-    """Settings of ``forecaster``."""
-
-    preview: int = Field(default=4, ge=1, le=100_000, description="Steps that a seed trains before it is judged first.")
-    every: int = Field(
-        default=1, ge=1, le=1000, description="Steps from one decision about germination and previews to the next."
-    )
-    last: float = Field(default=1.0, ge=0, le=1, description="Share of the episode after which no seed is blended in.")
-    speed: int = Field(
-        default=RAMP_STEPS, ge=1, le=100_000, description="Steps over which a seed is blended in, or out again."
-    )
-    seeds: int = Field(default=1, ge=1, le=1000, description="Maximum number of seeds that it keeps in an episode.")
-    effort: float = Field(
-        default=0.3,
-        ge=0,
-        le=1e6,
-        description="Points of reward that a trial, or one look more, must be expected to bring.",
-    )
-    price: float | None = Field(
-        default=None,
-        ge=0,
-        le=1e6,
-        description="Price of growth in points; null: the price of the reward, if it has one.",
-    )
-    coefficients: str | None = Field(
-        default=None,
-        description="JSON file of coefficients that benchmarks.science.forecaster wrote; null: those of this package.",
-    )
-
-
 _SOME: Final = Field(strict=False, min_length=1)
 """A non-empty list, as YAML has it."""
 
@@ -176,16 +143,3 @@ class CosineSettings(Settings):
 
     floor: float = Field(default=0.0, ge=0, le=1, description="Factor at the last step.")
     warmup: int = Field(default=0, ge=0, le=1_000_000, description="Steps of warm-up before the decay.")
-
-
-def too_few_steps(steps: int, fits: Callable[[int], bool], life: str) -> tuple[str, ...]:
-    """Return a notice if no seed can be kept in so many steps, with the number of steps that it takes.
-
-    ``fits`` tells whether an episode is long enough; ``life`` describes a seed's stages and their lengths.
-    """
-    if fits(steps):
-        return ()
-    needed = next((n for n in range(steps + 1, LONGEST + 1) if fits(n)), None)
-    if needed is None:
-        return ("any blueprint: the settings first and last leave no step for a germination",)
-    return (f"any blueprint, which needs {needed} steps ({life}): use more steps (episode.steps) or a shorter preview",)

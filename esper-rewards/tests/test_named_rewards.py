@@ -12,19 +12,15 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-from esper_rewards.dense import Basic, BasicPlus, Shaped
+from esper_rewards import potentials, terms
 from esper_rewards.plugin import REWARDS
-from esper_rewards.potentials import Escrow, Loss, Team
-from esper_rewards.terminal import Minimal, Simplified, Sparse
+from esper_rewards.potentials import Escrow, Loss, Sparse, Team
 from esper_testing import parametrize_with_checks
-from esper_testing.reward_episodes import AGAIN, PROBES, STEPS, Brings, Move, earned, play, probed, random_episode
+from esper_testing.reward_episodes import AGAIN, PROBES, STEPS, Brings, earned, play, probed, random_episode
 
 ACCURACY = Metric("accuracy", "up", "%")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewards.md"
-CLASSES = {
-    name: getattr(import_module(f"esper_rewards.{place.partition(':')[0]}"), place.partition(":")[2])
-    for name, (place, _) in REWARDS.items()
-}
+CLASSES = {name: getattr(potentials, class_name) for name, (class_name, _) in REWARDS.items()}
 SANE = PROBES["sane"].moves
 
 
@@ -60,11 +56,6 @@ def test_delayed_rewards_add_up_to_those_of_team(make, seed):
     assert earned(make(metric=ACCURACY), course) == pytest.approx(expected)
 
 
-def test_simplified_adds_up_to_team_less_churn():
-    team, busy = rewards_of(Team(metric=ACCURACY)), rewards_of(Simplified(metric=ACCURACY, churn=0.3))
-    assert math.fsum(busy) == pytest.approx(math.fsum(team) - 0.3)
-
-
 def test_sparse_pays_at_the_end_only():
     *steps, end = rewards_of(Sparse(metric=ACCURACY))
     assert steps == [0.0] * STEPS
@@ -77,41 +68,6 @@ def test_escrow_pays_for_fossils_and_charges_rent_at_once():
     assert credits[:11] == [0.0] * 11
     assert credits[11] > 0.0
     assert rents[1] == pytest.approx(-2.4)
-
-
-def test_minimal_charges_for_pruning_young_seeds_only():
-    def hasty(prune, young):
-        moves = [Move(0, "germinate"), Move(prune, "prune")]
-        return math.fsum(rewards_of(Minimal(metric=ACCURACY, young=young), moves, "haste"))
-
-    assert (hasty(2, 5), hasty(6, 5), hasty(6, 7)) == (-0.5, 0.0, -0.5)
-    moves = [Move(0, "germinate"), Move(2, "prune")]
-    assert math.fsum(rewards_of(Minimal(metric=ACCURACY, haste=1.25), moves, "haste")) == -1.25
-
-
-def test_a_bonus_is_the_measured_gain_at_fossilisation():
-    bonuses = rewards_of(Basic(metric=ACCURACY, bonus=1.0), term="bonus")
-    assert [step for step, bonus in enumerate(bonuses) if bonus] == [11]
-    assert bonuses[11] == pytest.approx(100 * 0.25 * 10 / 12)
-
-
-def test_basic_plus_pays_the_rest_later_while_the_gain_lasts():
-    reward = BasicPlus(metric=ACCURACY, bonus=1.0, later=0.4, over=10)
-    at_once, later = rewards_of(reward, term="bonus"), rewards_of(reward, term="bonus_later")
-    assert at_once[11] == pytest.approx(0.6 * 100 * 0.25 * 10 / 12)
-    assert later[:11] == [0.0] * 11
-    assert later[20] == pytest.approx(0.4 * 100 * 0.25 / 10)
-    assert later[-1] == 0.0
-    harm = play(ACCURACY, SANE, {"useful": Brings(metric=0.1, nats=-0.25)})[20]
-    terms = reward.score(harm.now, harm.before, harm.twin, harm.twin_before).terms
-    assert terms["bonus_later"] == pytest.approx(-0.4 * 100 * 0.25 / 10)
-
-
-def test_shaped_also_pays_for_incubating_seeds():
-    reward = Shaped(metric=ACCURACY, contribution=1.0)
-    isolated = rewards_of(reward, [Move(0, "germinate", slot) for slot in range(3)], "contribution")
-    assert isolated[12] == pytest.approx(3 * 25.0)
-    assert rewards_of(reward, term="contribution")[20] == pytest.approx(25.0)
 
 
 def test_loss_does_not_depend_on_the_metric():
@@ -134,23 +90,16 @@ def test_no_probe_beats_the_sane_script_at_other_gains_and_prices(name, brings, 
     assert {probe: value for probe, value in totals.items() if value >= max(sane, 1e-9)} == {}
 
 
-def test_shaped_declares_the_exploit_that_beats_it():
-    totals = probed(Shaped)
-    assert totals["germinate-and-abandon"] > totals["sane"]
-    assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
-
-
 def test_the_reference_page_has_every_reward_and_term():
     shown = re.findall(r"^::: (esper_rewards\.\w+)\.(\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    named = [(f"esper_rewards.{module}", name) for module, name in (place.split(":") for place, _ in REWARDS.values())]
-    terms = [
+    documented = [
         (module.__name__, name)
-        for module in map(import_module, ("esper_rewards.terms", "esper_rewards.terminal"))
+        for module in (potentials, terms)
         for name, member in vars(module).items()
         if getattr(member, "__module__", "") == module.__name__ and "Formula: " in (member.__doc__ or "")
     ]
-    assert len(terms) > 10
-    assert sorted(shown) == sorted({*named, *terms})
+    assert {name for _, name in documented} > {class_name for class_name, _ in REWARDS.values()}
+    assert sorted(shown) == sorted(documented)
     for module, name in shown:
         text = inspect.getdoc(getattr(import_module(module), name))
         assert re.findall(r"^(\w+): ", text, re.MULTILINE) == ["Formula", "Range", "Direction", "Incentive"], name
@@ -214,7 +163,7 @@ def test_a_twin_of_the_step_before_without_that_step_is_refused():
         reward.score(signals(0.5), None, signals(0.5), signals(0.4))
 
 
-@pytest.mark.parametrize("named", ["team", "escrow", "sparse", "minimal", "simplified", "loss"])
+@pytest.mark.parametrize("named", REWARDS)
 def test_price_of_flops_is_charged_for_added_operations(named):
     plain, priced = CLASSES[named](metric=ACCURACY), CLASSES[named](metric=ACCURACY, price_of_flops=30.0)
     small, large = (replace(signals(0.7, step=9), flops=flops, host_flops=1000) for flops in (1000, 1500))

@@ -1,9 +1,7 @@
 """Rewards for Esper, and the terms they are made of.
 
-    potentials   Team (the default), Escrow and Loss: changes of a potential, paid in each step
-    terminal     Sparse, Minimal and Simplified: paid at the end of an episode
-    dense        Basic, BasicPlus and Shaped: paid in each step without a potential; for comparison
-    terms        gains, costs and shaping, and the births and ends of seeds between two steps
+    potentials   Team (the default), Escrow, Loss and Sparse: an episode adds up to a potential at its end
+    terms        gains and costs
     settings     the settings of all rewards
     plugin       registers them by name
 

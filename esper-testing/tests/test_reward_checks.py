@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import MappingProxyType
 
 import pytest
 
@@ -104,7 +103,7 @@ def promised(now, before):
 
 
 def late_fossils(now, before):
-    return 200.0 * (now.fossils > (0 if before is None else before.fossils) and now.step >= 15)
+    return 200.0 * (now.fossils > (0 if before is None else before.fossils) and now.step > 20)
 
 
 def size(network, twin):
@@ -120,7 +119,7 @@ HasAPotentialOfItsOwn = with_methods(
     }
 )
 PutsOutInfinity = with_term(lambda now, before: math.inf if now.train_loss == 0 else 0.0)
-PaysForGerminating = with_term(lambda now, before: 5.0 * sum(seed.stage is Stage.GERMINATED for seed in now.seeds))
+PaysForDraining = with_term(lambda now, before: 5.0 * sum(seed.stage is Stage.DRAINING for seed in now.seeds))
 CountsAnyGain = with_term(lambda now, before: math.fsum(0.0 * seed.gain.mean for seed in now.seeds if seed.gain))
 PaysForTheEnd = with_term(late_fossils)
 PaysForWaiting = with_term(promised)
@@ -165,7 +164,7 @@ def test_a_reward_without_a_fault_passes_every_check():
         (CountsOnOrder, "order_does_not_matter", "in another order"),
         (DoesNotKnowDraining, "takes_every_stage", "where a seed is draining"),
         (TakesUpForDown, "better_never_pays_less", "which is better"),
-        (PaysForGerminating, "churning_does_not_pay", "the probe churner earns"),
+        (PaysForDraining, "churning_does_not_pay", "the probe churner earns"),
         (PaysForFossils, "hoarding_does_not_pay", "the probe hoarder earns"),
         (PunishesAllGrowth, "doing_nothing_does_not_pay", "the probe never-act earns"),
         (PaysForTheEnd, "acting_at_the_last_moment_does_not_pay", "the probe last-moment earns"),
@@ -195,19 +194,3 @@ def test_metrics_of_both_directions_are_checked():
     broken = {result.check for result in check_reward(Upwards) if not result.ok}
     assert "better_never_pays_less[down]" in broken
     assert all(check.endswith("[down]") for check in broken)
-
-
-def test_a_declared_exploit_is_skipped():
-    class Admits(PaysForWaiting):
-        exploitable = MappingProxyType({"abandoning_does_not_pay": "promises are paid for"})
-
-    outcomes = {result.check: (result.status, result.message) for result in check_reward(Admits)}
-    assert outcomes["abandoning_does_not_pay[up]"] == ("skipped", "declared as exploitable: promises are paid for")
-    assert "failed" not in {status for status, _ in outcomes.values()}
-
-
-def test_a_false_declaration_of_an_exploit_is_reported():
-    class Modest(Right):
-        exploitable = MappingProxyType({"abandoning_does_not_pay": "it might be"})
-
-    assert "exploitable names abandoning_does_not_pay, but" in failed(Modest)["abandoning_does_not_pay"]

@@ -1,8 +1,6 @@
 """Checks of rewards: purity, finite values, monotonicity, and no pay for known exploits.
 
-Each check takes a function that builds the reward for a metric, and the metric. A reward that is exploitable by design
-may declare so: ``exploitable`` maps the name of a check, such as ``hoarding_does_not_pay``, to the reason. Then the
-check is skipped with that reason, and fails if the exploit does not pay.
+Each check takes a function that builds the reward for a metric, and the metric.
 """
 
 from __future__ import annotations
@@ -15,24 +13,21 @@ from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import Metric, Signals, Stage
+from esper_core.leyline import Metric, Signals
 from esper_core.trainer import RunReward
-from esper_testing.checks import NotApplicable, applies_if, demand, demand_no_error
+from esper_testing.checks import applies_if, demand, demand_no_error
 from esper_testing.reward_episodes import (
     HOST,
     LIVING,
     PROBES,
     SANE,
-    SEED,
     Moment,
     earned,
     extreme_episode,
     idle_episode,
-    moments,
     play,
     random_episode,
     slot_in,
-    without_seeds,
 )
 
 if TYPE_CHECKING:
@@ -163,27 +158,27 @@ def its_potential_telescopes(make: Maker, metric: Metric) -> None:
 
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Check that germinating and pruning again and again earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, churning_does_not_pay, "churner")
+    _demand_sane_wins(make, metric, "churner")
 
 
 def hoarding_does_not_pay(make: Maker, metric: Metric) -> None:
     """Check that fossilising many redundant seeds earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, hoarding_does_not_pay, "hoarder")
+    _demand_sane_wins(make, metric, "hoarder")
 
 
 def doing_nothing_does_not_pay(make: Maker, metric: Metric) -> None:
     """Check that growing nothing earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, doing_nothing_does_not_pay, "never-act")
+    _demand_sane_wins(make, metric, "never-act")
 
 
 def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
     """Check that fossilising a half-trained seed in the last step earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, acting_at_the_last_moment_does_not_pay, "last-moment")
+    _demand_sane_wins(make, metric, "last-moment")
 
 
 def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
     """Check that germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, abandoning_does_not_pay, "germinate-and-abandon")
+    _demand_sane_wins(make, metric, "germinate-and-abandon")
 
 
 CHECKS: Final = (
@@ -241,84 +236,7 @@ def _demand_same(received: Sequence[Any], expected: Sequence[Any], when: str) ->
         demand(terms == usual, f"step {step} scores {usual}, but {terms} {when}")
 
 
-def _demand_sane_wins(make: Maker, metric: Metric, check: Callable[..., None], probe: str) -> None:
-    """Compare what a scripted exploit earns with the sane script; a reward may declare that it is exploitable."""
-
-    def episode(name: str) -> list[Moment]:
-        return scripted_episode(metric, name) if probe in SCRIPTS else play(metric, PROBES[name].moves)
-
-    exploit, sane = (earned(make(metric=metric), episode(name)) for name in (probe, SANE))
-    returns = f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}"
-    declared = getattr(make(metric=metric), "exploitable", {}).get(check.__name__)
-    if declared is None:
-        demand(exploit < sane, returns)
-        return
-    demand(not exploit < sane, f"exploitable names {check.__name__}, but {returns}")
-    reason = f"declared as exploitable: {declared}"
-    raise NotApplicable(reason)
-
-
-SCRIPT_STEPS: Final = 20
-"""Steps of a scripted episode."""
-
-SCRIPT_SLOTS: Final = 6
-"""Slots of the scripted network."""
-
-Slots = Mapping[int, tuple[int, Stage | None]]
-"""For each slot the number of its fossils and the stage of its seed."""
-
-
-def scripted_episode(metric: Metric, name: str) -> list[Moment]:
-    """Return the calls that a run would make to a reward for the script of this name.
-
-    A script says for every step what is in each slot, and by how much the metric is better than the twin's.
-    """
-    steps = [SCRIPTS[name](step) for step in range(SCRIPT_STEPS)]
-    network = [_signals(metric, step, slots, gain) for step, (slots, gain) in enumerate(steps)]
-    twin = [_signals(metric, step, {}, 0.0) for step in range(SCRIPT_STEPS)]
-    return moments([*network, without_seeds(network[-1])], [*twin, twin[-1]])
-
-
-def _churner(step: int) -> tuple[Slots, float]:
-    cycle = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.DRAINING, None)
-    return {slot: (0, cycle[(step + slot) % 5]) for slot in range(SCRIPT_SLOTS)}, 0.0
-
-
-SCRIPTS: Final[Mapping[str, Callable[[int], tuple[Slots, float]]]] = {
-    # One useful seed, fossilised at step 9, improves the metric by 0.25.
-    SANE: lambda step: ({0: _one_life(step)}, _gain(step)),
-    # Germinates and prunes again and again.
-    "churner": _churner,
-    # Fossilises a seed in every slot; together they improve the metric no more than one.
-    "hoarder": lambda step: ({slot: _one_life(step + 3) for slot in range(SCRIPT_SLOTS)}, _gain(step)),
-    "never-act": lambda step: ({}, 0.0),
-    # Fossilises a useless seed in the last step.
-    "last-moment": lambda step: ({0: _one_life(step - SCRIPT_STEPS + 10)}, 0.0),
-}
-"""Returns the slots and the gain in the metric at a step, by name of the script."""
-
-
-def _gain(step: int) -> float:
-    return 0.25 * min(max(step - 4, 0) / 5, 1.0)
-
-
-def _one_life(step: int) -> tuple[int, Stage | None]:
-    """Return fossils and stage of a slot whose seed germinates at step 1 and is fossilised at step 9."""
-    if step < 1 or step >= 9:
-        return int(step >= 9), None
-    if step == 1:
-        return 0, Stage.GERMINATED
-    return 0, Stage.TRAINING if step < 4 else Stage.BLENDING if step < 7 else Stage.HOLDING
-
-
-def _signals(metric: Metric, step: int, slots: Slots, gain: float) -> Signals:
-    usual = 0.4 + 0.01 * step if metric.direction == "up" else 0.6 - 0.01 * step
-    value = usual + gain if metric.direction == "up" else usual - gain
-    draw = random.Random(step)
-    reported = tuple(
-        slot_in(f"slot-{place}", stage, fossils=fossils, age=step, draw=draw)
-        for place, (fossils, stage) in slots.items()
-    )
-    added = sum(fossils + (stage is not None) for fossils, stage in slots.values())
-    loss = 2.0 - 0.05 * step - gain
-    return Signals(step, loss, loss, value, HOST + SEED * added, HOST, reported)
+def _demand_sane_wins(make: Maker, metric: Metric, probe: str) -> None:
+    """Compare what a scripted exploit earns with the sane script."""
+    exploit, sane = (earned(make(metric=metric), play(metric, PROBES[name].moves)) for name in (probe, SANE))
+    demand(exploit < sane, f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}")

@@ -48,12 +48,12 @@ from esper_scale.engines import portable
 tuned = []
 portable.tune_allocator = lambda: tuned.append(True)
 run, data = pickle.load(open(sys.argv[1], "rb"))
-loaded = run.load()
-recipe = loaded.build(data)
+loaded, plugins = run.load()
+recipe = run.build(loaded, plugins, data)
 varieties = {name: [variety.id for variety in varieties] for name, varieties in recipe.network.varieties.items()}
 facts = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, tuned
 splits = {name: (split.inputs, split.targets) for name, split in recipe.data.items()}
-pickle.dump((loaded.describe(), facts, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
+pickle.dump((run.describe(plugins), facts, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
 
 

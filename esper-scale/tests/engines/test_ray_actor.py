@@ -11,17 +11,18 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from torch import Tensor
 
+from esper_core import __version__
 from esper_core.growth import FaultBook
-from esper_core.leyline import State
 from esper_core.leyline.errors import ClusterError, Problem
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_run.watchdog import can_fork
+from esper_scale.engines import ray
 from esper_scale.engines.breadcrumbs import Breadcrumb
 from esper_scale.engines.nodes import NodeRecord
+from esper_scale.engines.plugin import RaySettings
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
-from esper_scale.engines.ray_settings import RaySettings
 from tests.support.core_worlds import NoisyHost, make_recipe
 from tests.support.waiting import until
 
@@ -40,20 +41,40 @@ class SlowHost(NoisyHost):
 def actor() -> Iterator[ShardActor]:
     shard_actor = ShardActor()
     yield shard_actor
-    shard_actor.close()
+    shard_actor.end()
 
 
 def request(method: str, *arguments: object) -> Request:
     return Request(method, arguments, FaultBook().state_dict())
 
 
-def build(actor: ShardActor, recipe: Recipe) -> None:
-    actor._loaded = SimpleNamespace(build=lambda data: recipe)
-    assert actor.build(None) is None
+class KnownRun:
+    """A portable run that is built into a recipe of this process."""
+
+    def __init__(self, recipe: Recipe | BaseException) -> None:
+        self.recipe = recipe
+
+    def load(self) -> tuple[None, None]:
+        return None, None
+
+    def describe(self, plugins: None) -> NodeRecord:
+        return NodeRecord("here")
+
+    def build(self, *loaded: None) -> Recipe:
+        if isinstance(self.recipe, BaseException):
+            raise self.recipe
+        return self.recipe
 
 
-def test_actor_passes_on_what_a_shard_replies(actor):
-    build(actor, make_recipe())
+def prepare(
+    actor: ShardActor, monkeypatch: pytest.MonkeyPatch, recipe: Recipe | BaseException
+) -> tuple[NodeRecord | None, BaseException | None]:
+    monkeypatch.setattr(ray, "_import_ray", lambda: SimpleNamespace(get=lambda references: references))
+    return actor.prepare(__version__, [KnownRun(recipe), None])
+
+
+def test_actor_passes_on_what_a_shard_replies(actor, monkeypatch):
+    assert prepare(actor, monkeypatch, make_recipe()) == (NodeRecord("here"), None)
     pool = Pool(make_recipe(), ["grown", "twin"], 2, twin="twin")
     pool.reset(0, 0)
     pool.train(0)
@@ -63,13 +84,13 @@ def test_actor_passes_on_what_a_shard_replies(actor):
         replies = [actor.exchange(request(*call)) for call in (("reset", 0, 0), ("train", 0), ("evaluate", 0))]
         assert [reply.error for reply in replies] == [None] * 3
         assert actor.exchange(request("synchronise", 0)).value == pool.synchronise(0)
-        actor.close()
+        actor.end()
         assert actor.exchange(request("masks")) is None
 
 
 def test_worker_that_hangs_is_ended_beside_the_request(actor, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    build(actor, make_recipe(host=SlowHost))
+    prepare(actor, monkeypatch, make_recipe(host=SlowHost))
     actor.start(ORDER)
     replies: list[object] = ["none"]
     asking = threading.Thread(target=lambda: replies.append(actor.exchange(request("reset", 0, 0))))
@@ -83,15 +104,11 @@ def test_worker_that_hangs_is_ended_beside_the_request(actor, tmp_path, monkeypa
     assert end.breadcrumb == Breadcrumb(0, 'the host, arm "grown", RNG seed 0')
 
 
-def test_errors_of_an_actor_are_returned(actor):
+def test_errors_of_an_actor_are_returned_with_what_is_installed(actor, monkeypatch):
     error = ClusterError(Problem("E404", "no data"))
-
-    def fail(data: State) -> Recipe:
-        raise error
-
-    actor._loaded = SimpleNamespace(build=fail)
-    assert actor.build(None) is error
-    assert set(actor.load("0.0.0", []).packages) == {"esper-core"}
+    assert prepare(actor, monkeypatch, error) == (NodeRecord("here"), error)
+    record, error = actor.prepare("0.0.0", [])
+    assert (set(record.packages), error) == ({"esper-core"}, None)
 
 
 def ray_engine(**more: object) -> RayEngine:

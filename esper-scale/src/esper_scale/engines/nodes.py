@@ -5,22 +5,25 @@ from __future__ import annotations
 import platform
 import socket
 from dataclasses import dataclass, field
-from hashlib import sha256
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from esper_core import __version__
 from esper_core.leyline.errors import ClusterError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from esper_core.plugins import Plugins
+    from collections.abc import Mapping
 
 MISSING = "not installed"
+
+
+def _build() -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "CPU capability": torch.backends.cpu.get_cpu_capability(),
+        "Python": platform.python_version(),
+        "threads": "1",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +37,12 @@ class NodeRecord:
     """
 
     node: str = field(default_factory=socket.gethostname)
-    build: Mapping[str, str] = field(default_factory=dict)
+    build: Mapping[str, str] = field(default_factory=_build)
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as the manifest of a run has it: without a name that identifies the machine."""
         return {"build": dict(self.build), "packages": dict(self.packages)}
-
-
-def describe_node(plugins: Plugins, used: Iterable[str], modules: Iterable[str] = ()) -> NodeRecord:
-    """Return what is installed here.
-
-    Args:
-        plugins: The plugins that were loaded here.
-        used: Ids of those that workers use.
-        modules: Modules of hosts that are given by their import path.
-    """
-    records = {record.id: record for record in plugins.records if record.status == "active"}
-    packages = {"esper-core": __version__}
-    for name in used:
-        record = records.get(name)
-        label = f'plugin "{name}"' if record is None else f'plugin "{name}" ({record.package})'
-        packages[label] = MISSING if record is None else _with_hash(record.version, record.sha256)
-    for module in modules:
-        spec = find_spec(module)
-        file = None if spec is None or spec.origin is None else Path(spec.origin)
-        is_there = file is not None and file.is_file()
-        packages[f'module "{module}"'] = sha256(file.read_bytes()).hexdigest()[:12] if is_there and file else MISSING
-    build = {
-        "torch": torch.__version__,
-        "CPU capability": torch.backends.cpu.get_cpu_capability(),
-        "Python": platform.python_version(),
-        "threads": "1",
-    }
-    return NodeRecord(build=build, packages=packages)
 
 
 def check_node(run_node: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> list[str]:
@@ -96,7 +71,3 @@ def _differences(node: str, expected: Mapping[str, str], other: Mapping[str, str
         for name, value in expected.items()
         if other.get(name, MISSING) != value
     ]
-
-
-def _with_hash(version: str, sha256: str | None) -> str:
-    return version if sha256 is None or sha256.startswith(version) else f"{version}, code {sha256[:12]}"

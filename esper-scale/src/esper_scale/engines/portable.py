@@ -11,11 +11,14 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from esper_core import __version__
 from esper_core.leyline.protocols import Split
 from esper_core.plugins import load_plugins
 from esper_core.settings import Use
@@ -24,7 +27,7 @@ from esper_run.app.resolution import resolve, resolved_config
 from esper_run.app.runtime import one_thread, tune_allocator
 from esper_run.config import dump_config
 from esper_run.config.loading import parse_config
-from esper_scale.engines.nodes import describe_node
+from esper_scale.engines.nodes import MISSING, NodeRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
     from esper_core.trainer import Recipe
     from esper_run.config import LoadedConfig
     from esper_run.engines import ComposedRun
-    from esper_scale.engines.nodes import NodeRecord
 
 WORKER_KINDS: Final = ("task", "host", "schedule")
 """Kinds of components that workers build, besides blueprints."""
@@ -118,11 +120,23 @@ class PortableRun:
         )
 
     def describe(self, plugins: Plugins) -> NodeRecord:
-        """Return what the run's own process has installed, or that of a worker; ``plugins`` are those loaded there."""
-        return describe_node(plugins, self.plugins, self.modules)
+        """Return what is installed here, where ``plugins`` were loaded."""
+        records = {record.id: record for record in plugins.records if record.status == "active"}
+        packages = {"esper-core": __version__}
+        for name in self.plugins:
+            record = records.get(name)
+            label = f'plugin "{name}"' if record is None else f'plugin "{name}" ({record.package})'
+            packages[label] = MISSING if record is None else _with_hash(record.version, record.sha256)
+        for module in self.modules:
+            spec = find_spec(module)
+            file = None if spec is None or spec.origin is None else Path(spec.origin)
+            is_there = file is not None and file.is_file()
+            digest = sha256(file.read_bytes()).hexdigest()[:12] if is_there and file else MISSING
+            packages[f'module "{module}"'] = digest
+        return NodeRecord(packages=packages)
 
-    def load(self) -> LoadedRun:
-        """Load the plugins of the run, in its working directory if this machine has it."""
+    def load(self) -> tuple[LoadedConfig, Plugins]:
+        """Return the configuration and the plugins of the run, in its working directory if this machine has it."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         sys.path.extend(path for path in (self.folder, *self.search_path) if path not in sys.path)
@@ -131,30 +145,17 @@ class PortableRun:
         plugins = load_plugins(
             disable=settings.disable, require=settings.require, local=self.files, safe_mode=self.safe_mode
         )
-        return LoadedRun(self, loaded, plugins)
+        return loaded, plugins
 
-
-@dataclass(frozen=True, slots=True)
-class LoadedRun:
-    """A portable run whose plugins are loaded in this process."""
-
-    run: PortableRun
-    loaded: LoadedConfig
-    plugins: Plugins
-
-    def describe(self) -> NodeRecord:
-        """Return what is installed here."""
-        return self.run.describe(self.plugins)
-
-    def build(self, data: PortableData) -> Recipe:
-        """Build the recipe with the data of the run."""
+    def build(self, loaded: LoadedConfig, plugins: Plugins, data: PortableData) -> Recipe:
+        """Build the recipe from what was loaded here, with the data of the run."""
         splits = {name: Split(inputs.tensor(), targets.tensor()) for name, (inputs, targets) in data.items()}
-        resolution = resolve(self.loaded, self.plugins)
-        if self.loaded.config.compute.allocator == "tuned":
+        resolution = resolve(loaded, plugins)
+        if loaded.config.compute.allocator == "tuned":
             tune_allocator()
         with one_thread(), redirect_stdout(sys.stderr):
             recipe = build_prototype(resolution, choose_devices(resolution)[0], splits).recipe
-        if self.run.price_operations:
+        if self.price_operations:
             recipe = replace(recipe, network=replace(recipe.network, operations=recipe.operations))
         return recipe
 
@@ -164,3 +165,7 @@ def portable_data(recipe: Recipe) -> PortableData:
     return {
         name: (PortableTensor.of(split.inputs), PortableTensor.of(split.targets)) for name, split in recipe.data.items()
     }
+
+
+def _with_hash(version: str, digest: str | None) -> str:
+    return version if digest is None or digest.startswith(version) else f"{version}, code {digest[:12]}"

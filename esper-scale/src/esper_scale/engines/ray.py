@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -31,10 +31,10 @@ from esper_scale.engines.shard import sendable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_scale.engines.portable import LoadedRun, PortableData, PortableRun
+    from esper_scale.engines.plugin import RaySettings
+    from esper_scale.engines.portable import PortableData, PortableRun
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
-    from esper_scale.engines.ray_settings import RaySettings
 
 log = logging.getLogger("esper")
 
@@ -54,36 +54,33 @@ SECONDS_TO_CONNECT: Final = 10.0
 class ShardActor:
     """Runs in a process of the cluster: builds the recipe, and passes requests on to a forked process that has it.
 
-    Methods return errors instead of raising them. ``end`` and ``close`` may be called while another method runs.
+    Methods return errors instead of raising them. ``end`` may be called while another method runs.
     """
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self._loaded: LoadedRun | None = None
         self._engine: ForkEngine | None = None
         self._worker: ForkedWorker | None = None
         self._lock = threading.Lock()
         self._is_ending = threading.Event()
 
-    def load(self, version: str, reference: Sequence[Any]) -> NodeRecord | BaseException:
-        """Load the plugins of the run behind the only ``reference``, and return what is installed here."""
-        if version != __version__:
-            return NodeRecord(packages={"esper-core": __version__})
-        try:
-            portable: PortableRun = _import_ray().get(reference[0])
-            self._loaded = portable.load()
-            return self._loaded.describe()
-        except BaseException as error:
-            return sendable(error)
+    def prepare(self, version: str, references: Sequence[Any]) -> tuple[NodeRecord | None, BaseException | None]:
+        """Build the recipe of a run; return what is installed here, and the error if it cannot be built.
 
-    def build(self, data: PortableData) -> BaseException | None:
-        """Build the recipe of the run."""
-        assert self._loaded is not None
+        version: of esper-core where the run was started. references: to the run and its data. They come in a list,
+        which Ray does not resolve, since another version could not unpickle them.
+        """
+        record = None
+        if version != __version__:
+            return NodeRecord(packages={"esper-core": __version__}), None
         try:
-            self._engine = ForkEngine(self._loaded.build(data))
+            run, data = _import_ray().get(references)
+            loaded, plugins = run.load()
+            record = run.describe(plugins)
+            self._engine = ForkEngine(run.build(loaded, plugins, data))
         except BaseException as error:
-            return sendable(error)
-        return None
+            return record, sendable(error)
+        return record, None
 
     def start(self, order: Order) -> Reply | None:
         """Fork a worker, and return its first reply; None: it is gone."""
@@ -105,14 +102,6 @@ class ShardActor:
         with self._lock:
             worker, self._worker = self._worker, None
             return WorkerEnd("was not there") if worker is None else worker.end()
-
-    def close(self) -> None:
-        """Kill the worker."""
-        self._is_ending.set()
-        with self._lock:
-            worker, self._worker = self._worker, None
-            if worker is not None:
-                worker.close()
 
     def _receive(self, worker: ForkedWorker) -> Reply | None:
         """Wait for a reply, and let ``end`` interrupt that."""
@@ -242,18 +231,18 @@ class RayEngine:
     def _create(self) -> _Actor:
         options = {"num_cpus": 1, "max_restarts": 0, "concurrency_groups": {"control": 1}}
         handle = self._ray.remote(**options)(ShardActor).remote()
-        loaded, built = handle.load.remote(__version__, [self._run]), handle.build.remote(self._data)
-        actor = _Actor(handle, [(loaded, self._check), (built, _raise)])
+        actor = _Actor(handle, handle.prepare.remote(__version__, [self._run, self._data]))
         self._actors.append(actor)
         return actor
 
-    def _check(self, record: NodeRecord | BaseException) -> None:
-        """Check what is installed on the node of an actor."""
-        if isinstance(record, BaseException):
-            raise record
-        for text in check_node(self._run_node, record, mixed_builds=self._mixed_builds):
-            log.warning("%s", text)
-        self._on_node(record)
+    def check(self, record: NodeRecord | None, error: BaseException | None) -> None:
+        """Check what ``ShardActor.prepare`` returned: what is installed there, then whether the recipe was built."""
+        if record is not None:
+            for text in check_node(self._run_node, record, mixed_builds=self._mixed_builds):
+                log.warning("%s", text)
+            self._on_node(record)
+        if error is not None:
+            raise error
 
     def _start_error(self, error: Exception) -> ClusterError:
         """Return the error for an actor whose process cannot do its work."""
@@ -264,14 +253,10 @@ class RayEngine:
 
 @dataclass(slots=True, eq=False)
 class _Actor:
-    """An actor, and what it still owes until its recipe is built: references, and who takes what they give."""
+    """An actor, and a reference to what it returns once it has built the recipe; None: that was checked."""
 
     handle: Any
-    owed: list[tuple[Any, Callable[[Any], None]]] = field(default_factory=list)
-
-    def call_beside(self, method: str) -> Any:
-        """Call a method beside the one that is under way, and return a reference to what it returns."""
-        return getattr(self.handle, method).options(concurrency_group="control").remote()
+    prepared: Any
 
 
 class RayWorker:
@@ -293,7 +278,7 @@ class RayWorker:
         """Return the next reply. See ``Worker``."""
         if self._actor is None:
             raise WorkerGone
-        if self._actor.owed:
+        if self._actor.prepared is not None:
             self._wait_for_recipe(self._actor, seconds)
         reply: Reply | None = self._engine.get(self._reply, seconds)
         if reply is None:
@@ -302,48 +287,38 @@ class RayWorker:
 
     def end(self) -> WorkerEnd:
         """End the worker if it still runs, and return how it ended; its actor is free then, if it answers."""
-        end: WorkerEnd | None = self._ask_beside("end")
-        return WorkerEnd("was lost with its actor or node", trace=self._why) if end is None else end
+        actor, self._actor = self._actor, None
+        if actor is not None and actor.prepared is None:
+            try:
+                # Beside the request that is under way, which would be answered first otherwise.
+                ending = actor.handle.end.options(concurrency_group="control").remote()
+                end: WorkerEnd = self._engine.get(ending, SECONDS_TO_END)
+            except (WorkerGone, TimeoutError) as error:
+                self._why = str(error) or "It does not answer."
+            else:
+                self._engine.release(actor)
+                return end
+        if actor is not None:
+            self._engine.discard(actor)
+        return WorkerEnd("was lost with its actor or node", trace=self._why)
 
     def close(self) -> None:
         """End the worker, whatever it is doing."""
-        self._ask_beside("close")
+        self.end()
 
     def _wait_for_recipe(self, actor: _Actor, seconds: float) -> None:
         """Wait until the actor has built the recipe, and check what is installed on its node."""
-        while actor.owed:
-            reference, check = actor.owed[0]
-            try:
-                check(self._engine.get(reference, seconds))
-            except TimeoutError:
-                if time.monotonic() >= self._until:
-                    raise self._engine.pending_error() from None
-                self._engine.on_wait()
-                raise WorkerStarting from None
-            except WorkerGone as error:
-                self._why = str(error)
-                raise
-            actor.owed.pop(0)
-
-    def _ask_beside(self, method: str) -> Any:
-        """Call a method beside the one that is under way, and release the actor; None if it does not answer.
-
-        An actor that has not started is not asked.
-        """
-        actor, self._actor = self._actor, None
-        if actor is None:
-            return None
-        if actor.owed:
-            self._engine.discard(actor)
-            return None
         try:
-            answer = self._engine.get(actor.call_beside(method), SECONDS_TO_END)
-        except (WorkerGone, TimeoutError) as error:
-            self._why = str(error) or "It does not answer."
-            self._engine.discard(actor)
-            return None
-        self._engine.release(actor)
-        return answer
+            self._engine.check(*self._engine.get(actor.prepared, seconds))
+        except TimeoutError:
+            if time.monotonic() >= self._until:
+                raise self._engine.pending_error() from None
+            self._engine.on_wait()
+            raise WorkerStarting from None
+        except WorkerGone as error:
+            self._why = str(error)
+            raise
+        actor.prepared = None
 
 
 @contextmanager
@@ -375,12 +350,6 @@ def _is_reachable(address: str) -> bool:
 def _connection_error(address: str, why: str) -> ClusterError:
     hint = "Check the address:  ray status --address ADDRESS\nA cluster with tokens needs RAY_AUTH_MODE=token."
     return ClusterError(Problem("E404", f"cannot connect to a Ray cluster at {address}: {why}", hint=hint))
-
-
-def _raise(error: BaseException | None) -> None:
-    """Raise an error that an actor returned."""
-    if error is not None:
-        raise error
 
 
 def _import_ray() -> Any:

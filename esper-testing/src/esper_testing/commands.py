@@ -38,7 +38,9 @@ COUNTED: Final = ("passed", "failed", "skipped")
     type=click.Path(path_type=Path),
     help="Also load a one-file plugin, as plugins.local in a configuration does.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="NAME.SETTING=VALUE", help="Set one setting of a component."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
 @click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
 @click.pass_context

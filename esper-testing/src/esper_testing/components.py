@@ -222,18 +222,17 @@ def has_its_settings(component: Component) -> None:
     needed = [key for key, field in model.model_fields.items() if field.is_required()] if model else []
     if needed:
         reason = (
-            f"it requires settings ({', '.join(needed)}): pass  --set '{name}.{needed[0]}=…'  "
-            f'(with pytest: --esper-set), or in Python settings={{"{name}": …}}'
+            f"it requires settings ({', '.join(needed)}): pass  --set '{name}.{needed[0]}=…', "
+            f'or in Python settings={{"{name}": …}}'
         )
         raise NotApplicable(reason)
 
 
-def plugin_checks(plugin: Target, settings: Settings | None = None, *, assignments: Sequence[str] = ()) -> list[Check]:
+def plugin_checks(plugin: Target, settings: Settings | None = None) -> list[Check]:
     """Return the checks for every component of a plugin, which is given by its id, its package or a module with hooks.
 
-    ``settings`` are by component; ``assignments``, written ``NAME.path=value``, replace them for a component.
-    ``check_plugin`` also takes ``expected_failures`` by name of the check, or for one component as
-    ``tiny-conv-keeps_shape``.
+    ``settings`` are by component. ``check_plugin`` also takes ``expected_failures`` by name of the check, or for one
+    component as ``tiny-conv-keeps_shape``.
 
     Raises:
         ConfigError: there is no such plugin.
@@ -245,7 +244,6 @@ def plugin_checks(plugin: Target, settings: Settings | None = None, *, assignmen
     if unknown := sorted(set(chosen) - names):
         msg = f"settings must be keyed by component: {', '.join(sorted(names))}. Received: {', '.join(unknown)}"
         raise ValueError(msg)
-    chosen |= read_settings(assignments, components)
     return [
         check
         for component in components
@@ -317,9 +315,7 @@ def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
         raise PluginError(problems)
 
 
-_GRAMMAR: Final = "Write a component, a path, an equals sign and a value: --set 'schedule.plan=[]'"
-_SETTING: Final = re.compile(r"(?P<name>[^\s.\[\]=]+)(?P<path>(\.[^\s.\[\]=]+|\[\d+\])*)=(?P<value>.*)", re.DOTALL)
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_SETTING: Final = re.compile(r"(?P<name>[^\s.=]+)\.(?P<key>[^\s.=]+)=(?P<value>.*)", re.DOTALL)
 
 
 def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict[str, dict[str, Any]]:
@@ -333,63 +329,41 @@ def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict
         ConfigError: everything that is wrong: a text that cannot be read (E115), an unknown component (E200), a value
             that the component's model refuses (E110 to E113), settings for a component without any (E121).
     """
-    values: dict[str, Any] = {}
+    values: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
     problems: list[Problem] = []
     for text in texts:
+        label, match = f"--set {text}", _SETTING.fullmatch(text)
         try:
-            name = _assign(text, values)
-        except (yaml.YAMLError, ValueError, TypeError, LookupError) as error:
-            message = f'expected path=value, received "{text}": {" ".join(str(error).split())}'
-            problems.append(Problem("E115", message, f"--set {text}", hint=_GRAMMAR))
-        else:
-            labels[name] = f"--set {text}"
-    settings: dict[str, dict[str, Any]] = {}
-    for name, assigned in values.items():
-        named = [component for component in components if name in (component.id, component.short)]
+            value = yaml.safe_load(match["value"]) if match else None
+        except yaml.YAMLError:
+            match = None
+        if match is None:
+            hint = "Write a component, a setting, an equals sign and a YAML value: --set 'schedule.plan=[]'"
+            problems.append(Problem("E115", f'expected NAME.SETTING=VALUE, received "{text}"', label, hint=hint))
+            continue
+        named = [component for component in components if match["name"] in (component.id, component.short)]
         if not named:
-            hint = suggestion(name, [component.short for component in components])
-            problems.append(Problem("E200", f'unknown component "{name}"', labels.get(name), hint=hint))
+            hint = suggestion(match["name"], [component.short for component in components])
+            problems.append(Problem("E200", f'unknown component "{match["name"]}"', label, hint=hint))
         for component in named:
-            if component.id in settings:
-                message = f'"{component.id}" is named in two ways'
-                problems.append(Problem("E115", message, labels.get(name), path=name))
-            settings[component.id], component_problems = _validated(component, name, assigned)
-            problems += [
-                replace(problem, file=labels.get(name), line=None, column=None) for problem in component_problems
-            ]
+            values.setdefault(component.id, {})[match["key"]] = value
+            labels[component.id] = label
+    settings: dict[str, dict[str, Any]] = {}
+    for component in components:
+        if component.id in values:
+            settings[component.id], refused = _validated(component, values[component.id])
+            problems += [replace(problem, file=labels[component.id]) for problem in refused]
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError(problems)
     return settings
 
 
-def _assign(text: str, values: dict[str, Any]) -> str:
-    """Set the value of a text in ``values``, and return the component's name; raise if the text does not fit."""
-    if (match := _SETTING.fullmatch(text)) is None:
-        msg = "it has no =" if "=" not in text else "the path is invalid"
-        raise ValueError(msg)
-    steps: list[Any] = [match["name"]]
-    steps += [int(index) if index else key for key, index in _STEP.findall(match["path"])]
-    container: Any = values
-    for place, step in enumerate(steps):
-        if not isinstance(container, list if isinstance(step, int) else dict):
-            msg = f"{step!r} does not fit a {type(container).__name__}"
-            raise TypeError(msg)
-        if place == len(steps) - 1:
-            container[step] = yaml.safe_load(match["value"])
-        else:
-            container = container.setdefault(step, {}) if isinstance(container, dict) else container[step]
-    return match["name"]
-
-
-def _validated(component: Component, name: str, assigned: Any) -> tuple[dict[str, Any], list[Problem]]:
+def _validated(component: Component, assigned: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Validate settings with the component's own model; return them complete, or what is wrong."""
-    model = component.settings_model()
-    if not isinstance(assigned, dict):
-        return {}, [Problem("E115", f"expected settings, {name}.NAME=value, received {assigned!r}", path=name)]
+    model, name = component.settings_model(), component.short
     if model is None:
-        message = f'{component.kind} "{name}" has no settings'
-        return {}, [Problem("E121", message, path=name)] if assigned else []
+        return {}, [Problem("E121", f'{component.kind} "{name}" has no settings', path=name)]
     try:
         settings = model.model_validate(assigned)
     except ValidationError as error:

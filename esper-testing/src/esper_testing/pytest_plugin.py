@@ -1,4 +1,4 @@
-"""pytest integration: ``parametrize_with_checks``, ``--esper-check`` and fixtures.
+"""pytest integration: ``parametrize_with_checks`` and fixtures.
 
 pytest imports this module in every suite where the package is installed, so it imports nothing but pytest itself.
 """
@@ -20,73 +20,6 @@ if TYPE_CHECKING:
     from esper_testing.checks import Check
     from esper_testing.components import Settings, Target
     from esper_testing.sites import TinyHost
-
-OPTION = "esper_check"
-SETTINGS = "esper_set"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options ``--esper-check`` and ``--esper-set``."""
-    group = parser.getgroup("esper", "conformance of Esper plugins")
-    group.addoption(
-        "--esper-check",
-        action="append",
-        default=[],
-        metavar="PLUGIN",
-        help="Run the conformance checks of this plugin, and no test file unless it is named. Can be repeated.",
-    )
-    group.addoption(
-        "--esper-set",
-        action="append",
-        default=[],
-        metavar="NAME.PATH=VALUE",
-        help="Set one setting of a component that --esper-check checks: schedule.plan=[]. Can be repeated.",
-    )
-
-
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Collect no files where ``--esper-check`` is given and no file is named."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    return True if config.getoption(OPTION) and not named else None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add a test for each check of the plugins that ``--esper-check`` names."""
-    plugins, assignments = config.getoption(OPTION), config.getoption(SETTINGS)
-    if not plugins:
-        if assignments:
-            msg = "--esper-set needs --esper-check PLUGIN"
-            raise pytest.UsageError(msg)
-        return
-    from esper_core import EsperError
-    from esper_testing.components import plugin_checks
-
-    try:
-        checks = plugin_checks(plugins, assignments=assignments)
-    except EsperError as error:
-        raise pytest.UsageError(str(error).replace("--set ", "--esper-set ")) from None
-    items.extend(CheckItem.from_parent(session, name=check.id, check=check) for check in checks)
-
-
-class CheckItem(pytest.Item):
-    """A pytest item that runs one check."""
-
-    def __init__(self, *, check: Check, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.check = check
-
-    def runtest(self) -> None:
-        """Run the check."""
-        _skipping(self.check).run()
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the message of a failed check in one line; a traceback where the component raised."""
-        return str(excinfo.value) if excinfo.errisinstance(AssertionError) else super().repr_failure(excinfo, style)
-
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return how pytest names the item."""
-        return self.path, None, self.name
 
 
 def parametrize_with_checks(

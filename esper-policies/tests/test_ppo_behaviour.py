@@ -9,8 +9,8 @@ from esper_policies.heuristic import Heuristic
 from esper_policies.observations import rows_of
 from esper_policies.ppo.encoding import Seen
 from esper_policies.ppo.policy import Ppo, germination_of_new
-from esper_testing.games import GAMES, contextual, learn, masked, play, score
 from esper_testing.policies import episode, space_of
+from tests.support.games import GAMES, contextual, learn, masked, play, score
 
 OWN = {
     "width": 32,

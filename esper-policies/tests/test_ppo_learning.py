@@ -18,7 +18,7 @@ from esper_policies.observations import CANDIDATE_COLUMNS, SLOT_COLUMNS
 from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales, episodes_of
 from esper_policies.ppo.learning import Worth, advantages, evaluate, learn, lesson_of
 from esper_policies.ppo.policy import Ppo
-from esper_testing.games import contextual, delayed, endless, masked, play
+from tests.support.games import contextual, delayed, endless, masked, play
 
 TINY = {"width": 8, "together": 16, "learning_rate": 1e-2}
 numbers = st.floats(-10, 10)

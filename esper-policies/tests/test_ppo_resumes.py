@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from esper_core.leyline import Action, ActionMask, ActionSpace, Op, SlotSignals, SlotState
 from esper_policies.ppo.encoding import see
 from esper_policies.ppo.policy import Ppo
-from esper_testing.games import delayed, play
 from esper_testing.policies import STRANGER, episode, same_state, space_of, written_and_read
+from tests.support.games import delayed, play
 
 TINY = {"width": 8, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
 

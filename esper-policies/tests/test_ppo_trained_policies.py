@@ -14,7 +14,7 @@ from esper_core.leyline import SettingError
 from esper_policies.ppo.learning import Diagnosis
 from esper_policies.ppo.policy import Ppo
 from esper_policies.ppo.trained_policies import NUMBERS, WORDS
-from esper_testing.games import delayed, learn, play
+from tests.support.games import delayed, learn, play
 
 TINY = {"width": 8, "together": 4, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
 

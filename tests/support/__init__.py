@@ -9,6 +9,7 @@ What is here:
     configurations: small configurations, and the problems that they have.
     core_worlds: small hosts, tasks and recipes.
     fixtures: packages that are installed for a test, the command line, a terminal.
+    games: decision problems with a known optimum.
     governed: a network under the governor.
     hostile_plugin: a plugin that misbehaves.
     html_pages: read HTML pages.

@@ -11,10 +11,9 @@ Begin with ``checks`` (what a check and its result are) and ``components`` (whic
     components          the checks of each kind: blueprint_checks, check_blueprint, …; of the components of a plugin
     blueprints, blueprint_trials, hosts, policies, rewards, sinks, tasks
                         the checks themselves: one function for each promise
-    sites, reward_episodes, fakes, games
-                        what the checks use, and tests may: sites and a tiny host, episodes of a reward, a recorded run,
-                        decision problems with a known optimum
-    pytest_plugin       parametrize_with_checks, --esper-check, fixtures
+    sites, reward_episodes, fakes
+                        what the checks use, and tests may: sites and a tiny host, episodes of a reward, a recorded run
+    pytest_plugin       parametrize_with_checks, fixtures
     commands            ``python -m esper_testing check`` and ``new``, with the templates of ``new``
 
 Not here: the contracts that are checked (``esper_core.leyline``) and any component. Names are imported when they are

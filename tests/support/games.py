@@ -1,9 +1,5 @@
 """Small decision problems with a known optimum, in the terms of a run; nothing is trained.
 
-    from esper_testing.games import contextual, learn
-
-    scores = learn(my_policy, contextual(), rounds=50, episodes=32)    # the mean return of each round; 5 is the optimum
-
     contextual  one decision: the validation loss says which blueprint pays
     memory      the loss of the first step says which blueprint pays in the last step
     delayed     one blueprint pays at the end, the more the earlier it germinates; another pays a little at once
@@ -116,28 +112,16 @@ class Scene:
         self._planted: dict[str, Planted] = {}
         self._step = 0
 
-    @property
-    def over(self) -> bool:
-        """Whether the episode has ended."""
-        return self._step >= self.game.steps
-
     def observe(self) -> tuple[Observation, ActionMask]:
-        """Return the observation and the mask; after the end those of the last step, in which no action is possible."""
+        """Return the observation and the mask; after the end those of the last step."""
         step = min(self._step, self.game.steps - 1)
         room = self._room(step)
         slots = tuple(self._slot(name, room, step) for name in self.game.space.slots)
-        observation = Observation(step, self.game.steps, self._signals(step, slots))
-        return observation, self._mask(room).shut() if self.over else self._mask(room)
+        return Observation(step, self.game.steps, self._signals(step, slots)), self._mask(room)
 
     def act(self, action: Action) -> RewardBreakdown:
-        """Take an action and return its reward. Raises ValueError if it is not possible, and after the end."""
-        if self.over:
-            msg = f"the episode is over after {self.game.steps} steps. Received: {action}"
-            raise ValueError(msg)
-        room = self._room(self._step)
-        if not self._mask(room).allows(action):
-            msg = f"step {self._step} of {self.game.name}: wait, or germinate {dict(room)}. Received: {action}"
-            raise ValueError(msg)
+        """Take an action, which must be possible, and return its reward."""
+        assert self._mask(self._room(self._step)).allows(action), action
         planted = dict(self._planted)
         if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
             planted[action.slot] = Planted(action.blueprint, self._step)
@@ -182,7 +166,7 @@ class Scene:
 def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_: int = 0) -> Rollout:
     """Play episodes side by side, with seeds from ``first_seed`` on; return them as a learner gets them.
 
-    The policy is called once in each step for all episodes, as in a run. Raises ValueError if it violates its mask.
+    The policy is called once in each step for all episodes, as in a run.
     """
     scenes = [game.begin(first_seed + number) for number in range(episodes)]
     turns: list[list[Turn]] = [[] for _ in scenes]

@@ -10,10 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 
-from esper_core import __version__, graft
+from esper_core import graft
 from esper_core.leyline import Metric, Signals
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
-from esper_core.plugins import load_plugins
 from esper_core.telemetry import encode
 from esper_run import load_run
 from esper_watch import notebook, pages
@@ -161,20 +160,3 @@ def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted):
     assert "fossilised 72" in page.text
     assert "blending at 40 % 72" in page.text
     assert "\x1b" not in page.text
-
-
-def test_components_show_what_their_spec_declares_or_a_table():
-    registry = load_plugins().registry
-    text = Page(registry._repr_html_()).text
-    assert f"blueprint blueprints/conv_light esper-blueprints {__version__} Two convolutions" in text
-    text = Page(registry.find("blueprint", "conv_light")._repr_html_()).text
-    for phrase in (
-        "blueprint blueprints/conv_light from esper-blueprints",
-        "accepts image, sequence",
-        "params 2*(5**n",
-    ):
-        assert phrase in text
-    component = {"kind": HOSTILE, "id": HOSTILE, "source": HOSTILE, "spec": {HOSTILE: HOSTILE, "summary": HOSTILE}}
-    for components in ([component], [component, component]):
-        page = Page(notebook.components_html({"title": HOSTILE, "components": components}))
-        assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td"}

@@ -1,4 +1,4 @@
-"""Notebook views: what a run, a grafted model, its slots, and components show as the last line of a cell.
+"""Notebook views: what a run, a grafted model and its slots show as the last line of a cell.
 
 The core finds these functions by the entry points of the group ``esper.notebook``.
 """
@@ -164,8 +164,3 @@ def network_html(data: Mapping[str, Any]) -> str:
     seeds = [seed for layer in data["layers"] for slot in layer["slots"] for seed in slot["seeds"]]
     most = max([most, *(seed["parameters"] for seed in seeds)])
     return render("network.html", data=data, most=max(1, most))
-
-
-def components_html(data: Mapping[str, Any]) -> str:
-    """Return components as HTML with inline styles only: one with all that its spec declares, several as a table."""
-    return render("components.html", title=data["title"], components=data["components"])

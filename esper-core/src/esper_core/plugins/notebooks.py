@@ -13,7 +13,7 @@ def html_of(kind: str, data: Any) -> str | None:
 
     Args:
         kind: ``run`` takes a Run; ``probe`` and ``probe-page`` take the JSON of a probe; ``network`` takes
-            layers with slots and seeds, and ``components`` a list of components, as data.
+            layers with slots and seeds, as data.
         data: What to draw.
     """
     from importlib.metadata import entry_points

@@ -8,7 +8,7 @@ and collects what they find. ``PluginRecord`` is what remains of it, ``Component
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from esper_core.leyline import specs
@@ -24,7 +24,6 @@ from esper_core.plugins.isolation import (
     import_target,
     target_of,
 )
-from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 
@@ -117,16 +116,6 @@ class Component:
 
     def __repr__(self) -> str:
         return f"<{one_line(f'{self.kind} {self.id} from {self.source}')}>"
-
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
-        return html_of("components", {"title": repr(self)[1:-1], "components": [self.as_data()]})
-
-    def as_data(self) -> dict[str, Any]:
-        """Return what a listing shows: kind, id, package, and what its spec declares."""
-        declared = {spec_field.name: getattr(self.spec, spec_field.name) for spec_field in fields(self.spec)}
-        described = {name: _in_words(value) for name, value in declared.items() if value not in (None, "", (), False)}
-        return {"kind": self.kind, "id": self.id, "source": self.source, "spec": described}
 
     def load(self) -> Callable[..., Any]:
         """Import and return what builds the component. Raises PluginError (E219) if that fails."""
@@ -315,10 +304,3 @@ class PluginCandidate:
             load_ms=self.load_ms,
             sha256=self.sha256,
         )
-
-
-def _in_words(value: Any) -> str:
-    """Return what a spec declares, in words."""
-    if isinstance(value, type):
-        return value.__qualname__
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

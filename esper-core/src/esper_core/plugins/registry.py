@@ -27,7 +27,6 @@ from esper_core.plugins import lookup_errors
 from esper_core.plugins.discovery import NAME_RULE, is_name
 from esper_core.plugins.formula import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import is_target
-from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.plugin_records import KINDS, Component
 
 if TYPE_CHECKING:
@@ -133,18 +132,9 @@ class Registry:
         self._ask = ask
 
     def __repr__(self) -> str:
-        return f"<Registry: {self._counts()}>"
-
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
-        return html_of(
-            "components",
-            {"title": self._counts(), "components": [component.as_data() for component in self._components]},
-        )
-
-    def _counts(self) -> str:
         counts = Counter(component.kind for component in self._components)
-        return ", ".join(f"{kind} {count}" for kind, count in counts.items()) or "no components"
+        shown = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        return f"<Registry: {shown or 'no components'}>"
 
     def components(self, kind: ComponentKind | None = None) -> tuple[Component, ...]:
         """Return all components, or those of a kind, in the order of kinds and ids."""

@@ -4,7 +4,6 @@ import pytest
 
 from esper_core.leyline import ConfigError
 from esper_run.config import explain, load_config
-from tests.support.configurations import SMALL, problems_in
 
 BELOW = """\
 task: {use: mnist1d, settings: {noise: 0.1}}
@@ -107,15 +106,6 @@ def test_plugin_of_an_overlay_that_is_no_path_is_reported_as_it_was_written(merg
         ("E111", str(overlay), "plugins.local[1]", "received 3"),
         ("E112", str(overlay), "plugins.local[2]", 'received ""'),
     ]
-
-
-def test_base_key_is_refused_without_showing_the_other_file(tmp_path):
-    secret = tmp_path / "secret.yaml"
-    secret.write_text("password: hunter2\n")
-    (problem,) = problems_in(f"base: {secret}\n{SMALL}")
-    assert (problem.code, problem.path, problem.line) == ("E110", "base", 1)
-    assert "--overlay" in problem.hint
-    assert "hunter2" not in str(problem)
 
 
 def test_example_for_reproducible_numbers_is_an_overlay(request):

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from esper_core.leyline.errors import Problem, nearest, suggestion
 from esper_core.settings import Described, Use
-from esper_run.config.model import REMOVED, RunConfig
+from esper_run.config.model import RunConfig
 from esper_run.config.values import KeyPath, cut, path_text, shown, visible
 
 if TYPE_CHECKING:
@@ -222,8 +222,6 @@ def _hint(details: ErrorDetails, entry: Entry | None, model: type[BaseModel]) ->
         return None
     if value is None:
         return "Give it a value, or delete the key if it has a default."
-    if model is RunConfig and (removed := REMOVED.get((*path, str(value)))):
-        return removed
     if entry.choices and isinstance(value, str):
         return suggestion(value, [str(choice) for choice in entry.choices])
     if entry.kind is bool:
@@ -239,11 +237,9 @@ def _meant(path: KeyPath, model: type[BaseModel], start: KeyPath) -> str:
     """Suggest what an unknown key should be."""
     key, above = str(path[-1]), entry_at(path[:-1], model)
     names = above.names if above else []
-    if model is RunConfig:
-        if removed := REMOVED.get(path):
-            return removed
-        if places := [path_text(place) for place in _fixed_paths(RunConfig, ()) if place[-1] == key]:
-            return f"The key belongs at: {' or '.join(places)}"
+    places = [path_text(place) for place in _fixed_paths(RunConfig, ()) if place[-1] == key]
+    if model is RunConfig and places:
+        return f"The key belongs at: {' or '.join(places)}"
     if above is not None and above.is_use and nearest(key, names) is None:
         return f"Settings of a component are one level lower: {path_text((*start, *path[:-1], 'settings', key))}"
     return suggestion(key, names)

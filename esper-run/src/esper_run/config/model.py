@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -18,11 +18,6 @@ from esper_core.settings import (
     Section,
     Use,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from esper_run.config.values import KeyPath
 
 MAX_EPISODES: Final = 10_000_000
 """Episodes of a run: rounds × environments × arms, with the twin."""
@@ -190,14 +185,3 @@ class RunConfig(Section):
     def instances(self) -> int:
         """Environment seeds of a round: each runs under every reward."""
         return self.environments // max(1, len(self.rewards))
-
-
-REMOVED: Final[Mapping[KeyPath, str]] = {
-    ("ray",): "It is a setting of the engine now:  engine: {use: ray, settings: {address: …}}",
-    ("workers",): "It is called engine now.",
-    ("base",): "Give the other file first and this one as an overlay:  esper run OTHER --overlay THIS",
-    ("compute", "cuda_graphs"): "It was removed: CUDA graphs are no longer supported. Delete the key.",
-    ("growth", "incubation", "live"): "It was removed. Use branch to train host and seed together, or shadow.",
-    ("growth", "incubation", "straight_through"): "It was removed. Use branch or shadow.",
-}
-"""Options of older versions, and values below their option, with the hint for each."""

@@ -8,37 +8,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    Cause,
-    Finding,
-    Gain,
-    Op,
-    Opinion,
-    Reason,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-    SlotState,
-    Stage,
-)
+from esper_core.leyline import WAIT, Action, Cause, Finding, Op, Opinion, Reason, Stage
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
 from esper_watch import History
 from esper_watch.history import SeedGain
-from tests.support.run_folders import stage_changed
+from tests.support.run_folders import stage_changed, step_finished
 
 PLACE = {"round": 0, "arm": "grown", "seed": 7}
 
 stage = partial(stage_changed, **PLACE, blueprint="b/conv", parameters=120)
 
 
-def step(number: int, *, gain: float | None = None, price: float | None = None, **more: Any) -> StepFinished:
-    measured = None if gain is None else Gain(100, gain, 0.5, 0.0, -1.0, 1.0)
+def step(number: int, *, price: float | None = None, **more: Any) -> StepFinished:
     opinion = None if price is None else Opinion(Finding.SHOWN, "it is shown", price=price)
-    seed = SeedSignals("b/conv", Stage.TRAINING, 0.0, 120, gain=measured, opinion=opinion)
-    slot = SlotSignals("early", SlotState.OCCUPIED, 0, (seed,))
-    return StepFinished(**PLACE, step=number, signals=Signals(number, 2.0, 2.1, 0.4, 1120, 1000, (slot,)), **more)
+    return step_finished(number, opinion=opinion, blueprint="b/conv", seed=7, **more)
 
 
 def history_of(*events: Event) -> History:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import Cause, Metric, Reason, Stage
-from esper_core.leyline.events import EpisodeFinished, StageChanged
+from esper_core.leyline import Cause, Gain, Metric, Opinion, Reason, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import EpisodeFinished, StageChanged, StepFinished
 from esper_run.runs.statistics import results
 
 CONFIG = """\
@@ -27,6 +27,20 @@ def stage_changed(step: int, was: Stage | None, now: Stage, **more: Any) -> Stag
     place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0, "slot": "early", "seed_id": 0}
     defaults = {"blueprint": "test/conv", "parameters": 72, "reason": Reason(Cause.POLICY)}
     return StageChanged(step=step, was=was, now=now, **place | defaults | more)
+
+
+def step_finished(
+    step: int, *, gain: float | None = None, opinion: Opinion | None = None, blueprint: str = "test/conv", **more: Any
+) -> StepFinished:
+    """Return a step of the first environment of the arm grown, in which a seed trains in the slot early.
+
+    ``gain``: the mean over 100 examples; their standard deviation is 0.5.
+    """
+    measured = None if gain is None else Gain(100, gain, 0.5, 0.0, -1.0, 1.0)
+    seed = SeedSignals(blueprint, Stage.TRAINING, 0.0, 120, gain=measured, opinion=opinion)
+    slots = (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),)
+    place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0}
+    return StepFinished(step=step, signals=Signals(step, 2.0, 2.1, 0.4, 1120, 1000, slots), **place | more)
 
 
 def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinished]:

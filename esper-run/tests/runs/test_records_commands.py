@@ -3,27 +3,14 @@
 import json
 import re
 import sys
-from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from esper_core.leyline import (
-    Cause,
-    Finding,
-    Gain,
-    Metric,
-    Opinion,
-    Reason,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-    SlotState,
-    Stage,
-)
-from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
+from esper_core.leyline import Cause, Finding, Metric, Opinion, Reason, Stage
+from esper_core.leyline.events import RunStarted
 from esper_core.telemetry.event_log import encode
 from esper_run.runs.directory import run_lock
+from tests.support.run_folders import stage_changed, step_finished
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
@@ -164,29 +151,25 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "warnings": ["8 steps are too few"]}))
     assert esper_runs("show", OTTER, "--seeds").out == "No seed germinated.\nwarning: 8 steps are too few\n"
-    seed = SeedSignals("a/conv", Stage.TRAINING, 0.0, 10, gain=Gain(100, 0.5, 1.0, 0.0, -1.0, 1.0))
-    seed = replace(seed, opinion=Opinion(Finding.NOT_SHOWN, "gain too small", price=0.75))
-    signals = Signals(1, 1.0, 1.0, 0.5, 10, 10, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
-    common = {"round": 0, "arm": "grown", "seed": 7, "step": 1}
-    change = partial(StageChanged, **common, slot="early", seed_id=0, blueprint="a/conv", parameters=10)
+    opinion = Opinion(Finding.NOT_SHOWN, "gain too small", price=0.75)
     started = {"run": OTTER, "arms": ("grown",), "rounds": 1, "environments": 1, "steps": 2}
     events = [
         RunStarted(**started, gains_in="accuracy"),
-        change(was=None, now=Stage.GERMINATED, reason=Reason(Cause.POLICY)),
-        StepFinished(**common, signals=signals),
-        change(was=Stage.TRAINING, now=Stage.PRUNED, reason=Reason(Cause.POLICY, "", "blending", seed.opinion)),
+        stage_changed(1, None, Stage.GERMINATED),
+        step_finished(1, gain=0.5, opinion=opinion),
+        stage_changed(1, Stage.TRAINING, Stage.PRUNED, reason=Reason(Cause.POLICY, "", "blending", opinion)),
     ]
     (path / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events))
     head, line = esper_runs("show", OTTER, "--seeds").out.splitlines()
     assert "gain ± s.e. (accuracy)" in head
-    cells = ["0", "grown", "7", "early", "a/conv", "pruned", "+0.5000 ± 0.1000", "0.7500", str(events[-1].reason)]
+    cells = ["0", "grown", "0", "early", "test/conv", "pruned", "+0.5000 ± 0.0500", "0.7500", str(events[-1].reason)]
     assert re.split(r"  +", line) == cells
     (row,) = esper_runs("show", OTTER, "--seeds", "--json").json
     assert (row["stage"], row["gain"], row["price"]) == ("pruned", 0.5, 0.75)
     shown = narrow(60)
     esper_runs("show", OTTER, "--seeds")
     assert shown.getvalue().splitlines() == [
-        "grown, RNG seed 7: a/conv in early pruned, gain +0.5000 ±",
-        "  0.1000 accuracy, price 0.7500",
+        "grown, RNG seed 0: test/conv in early pruned, gain +0.5000",
+        "  ± 0.0500 accuracy, price 0.7500",
         "  by the policy; gate before blending: gain too small",
     ]

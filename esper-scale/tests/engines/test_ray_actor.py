@@ -20,9 +20,9 @@ from esper_run.watchdog import can_fork
 from esper_scale.engines import ray
 from esper_scale.engines.breadcrumbs import Breadcrumb
 from esper_scale.engines.nodes import NodeRecord
-from esper_scale.engines.plugin import RaySettings
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
+from esper_scale.engines.ray_settings import RaySettings
 from tests.support.core_worlds import NoisyHost, make_recipe
 from tests.support.waiting import until
 

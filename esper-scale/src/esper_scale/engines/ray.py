@@ -31,10 +31,10 @@ from esper_scale.engines.shard import sendable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_scale.engines.plugin import RaySettings
     from esper_scale.engines.portable import PortableData, PortableRun
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
+    from esper_scale.engines.ray_settings import RaySettings
 
 log = logging.getLogger("esper")
 

@@ -8,10 +8,10 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     seed_faults       the error of a block that raises, and its count; ``trainer.growing_network`` takes the seed out
     seeds             a block, the operators that blend it in, its alpha
     serialization     values and tensors as a State and back
-    slots             forward hooks in which seeds act
+    slots             forward hooks in which seeds act, and which catch what a block raises
     journal           the record of what grew, also in state dicts
     grafting          put slots into a model
-    optimizers        which optimizer owns and steps which parameter
+    optimizers        builds optimizers; which of them owns and steps which parameter
     optimizer_steps   Adam steps, optimizer state, gradient statistics
     incubation        train a seed before it acts: shadow, branch
     gates             whether a seed's gain pays for its price; they judge, and ``garden`` acts

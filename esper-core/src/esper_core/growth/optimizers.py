@@ -84,10 +84,14 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
     """Return the optimizer that a configuration describes, over ``parameters``."""
     rate, decay, implementation = settings.learning_rate, settings.weight_decay, settings.implementation
     how: dict[str, Any] = {"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}
-    if settings.kind == "sgd":
-        return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, **how)
-    adam, adamw = (FusedAdam, FusedAdamW) if "fused" in how else (torch.optim.Adam, torch.optim.AdamW)
-    return (adamw if settings.kind == "adamw" else adam)(parameters, rate, weight_decay=decay, **how)
+    fused = "fused" in how
+    match settings.kind:
+        case "sgd":
+            return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, **how)
+        case "adam":
+            return (FusedAdam if fused else torch.optim.Adam)(parameters, rate, weight_decay=decay, **how)
+        case "adamw":
+            return (FusedAdamW if fused else torch.optim.AdamW)(parameters, rate, weight_decay=decay, **how)
 
 
 @dataclass(frozen=True, slots=True)

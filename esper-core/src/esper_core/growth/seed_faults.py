@@ -1,4 +1,4 @@
-"""Seed faults: what happens when a block raises or returns something invalid, and when its blueprint is withdrawn."""
+"""Seed faults: the error of a block that raises or returns something invalid, its count, and withdrawn blueprints."""
 
 from __future__ import annotations
 

@@ -206,12 +206,16 @@ def changes_at_birth(block: nn.Module, site: Site) -> bool:
 
 def blended(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tuple[nn.Module, nn.Module]:
     """Return the two parts of a seed: the block, eased unless it starts as the identity, and its blend operator."""
-    if blend is Blend.RESIDUAL:
-        return block, Residual(1.0 if identity else 0.0)
     eased = block if identity else Eased(block)
-    if blend is Blend.GATED:
-        return eased, GatedBlend(site.channels, -1 if site.kind == "tokens" else 1, len(site.example_shape))
-    return eased, Add() if blend is Blend.ADD else Multiply()
+    match blend:
+        case Blend.ADD:
+            return eased, Add()
+        case Blend.MULTIPLY:
+            return eased, Multiply()
+        case Blend.GATED:
+            return eased, GatedBlend(site.channels, -1 if site.kind == "tokens" else 1, len(site.example_shape))
+        case Blend.RESIDUAL:  # its gain eases the block in
+            return block, Residual(1.0 if identity else 0.0)
 
 
 def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:

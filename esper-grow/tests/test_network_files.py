@@ -297,7 +297,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no text": (JOURNAL, write(b"\xff\xfe\x00"), NO_JOURNAL),
     "too deep": (JOURNAL, write("[" * 100_000), NO_JOURNAL),
     "too deep inside": (JOURNAL, write('{"a": ' + "[" * 3000 + "]" * 3000 + "}"), NO_JOURNAL),
-    "too large": (JOURNAL, write(b" " * (2**26 + 1)), "E330 (.|\n)*bytes"),
+    "too large": (JOURNAL, write(b" " * (2**26 + 1)), "E332 (.|\n)*ESPER_MAX_FILE_MIB"),
     "unknown key": (JOURNAL, change(more=1), NO_JOURNAL),
     "no seeds": (JOURNAL, edit(lambda record: record.pop("seeds")), NO_JOURNAL),
     "newer": (JOURNAL, change(format=3), "E331 .*has the format 3"),

@@ -163,7 +163,7 @@ def write_recorded_run(
     (run / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in recorded.events()), encoding="utf-8")
     (run / "summary.json").write_text(json.dumps(summary(recorded)), encoding="utf-8")
     manifest = {
-        "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}",
+        "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": "done",
         "started": "2026-11-21T10:15:12+00:00",
         "argv": ["/usr/bin/esper", "run", f"plugins.yaml{word}"], "machine": {f"cores{word}": f"2{word}"},
         "seeds": {"first": 0, "count": f"8{word}"}, "git": {"sha": f"abc{word}"},

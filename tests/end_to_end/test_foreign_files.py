@@ -86,6 +86,24 @@ def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, 
         shutil.rmtree(run)
 
 
+def test_one_changed_bit_of_a_finished_run_is_told_wherever_it_shows(run, esper, tmp_path):
+    """A report goes on, since the results are not computed from the events; changed results are refused."""
+    before = {name: (run / name).read_bytes() for name in ("events.jsonl", "summary.json", "growth.json")}
+    page = tmp_path / "out.html"
+    commands = [("runs", "show", run), ("runs", "show", run, "--seeds"), ("watch", run), ("report", run, "--out", page)]
+    for name, expected in {"events.jsonl": "changed since the run wrote it", "summary.json": "E430"}.items():
+        place = before[name].index(b"0.") + 3
+        (run / name).write_bytes(before[name][:place] + bytes([before[name][place] ^ 1]) + before[name][place + 1 :])
+        for command in commands if name == "events.jsonl" else commands[:1]:
+            answer = esper(*command)
+            assert answer.status == int(name != "events.jsonl"), answer
+            text = page.read_text(encoding="utf-8") if command[0] == "report" else answer.err
+            assert expected in text, (name, command)
+        (run / name).write_bytes(before[name])
+    (run / "growth.json").write_bytes(before["growth.json"] + b" ")
+    assert "E430" in esper("runs", "show", run).err
+
+
 @needs_pipes
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):

@@ -18,6 +18,6 @@ def test_anything_else_is_refused_without_waiting(kind, tmp_path):
     else:
         path.symlink_to("/dev/zero")
     with pytest.raises(OSError, match=f"expected a regular file, received a {kind}"):
-        open_regular(path)
+        open_regular(path, follow=True)
     with pytest.raises(RunFolderError, match="E430"):
         read_json(path)

@@ -24,7 +24,7 @@ from esper_core.leyline import (
 )
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
-from esper_core.telemetry import Bus, EventFile, decode, encode, read_events
+from esper_core.telemetry import Bus, EventFile, decode, encode, event_log, read_events
 
 SKIPPED = ("type", "v", "grown")
 """Fields that keep their defaults: any object would fit into the last one."""
@@ -70,7 +70,9 @@ def test_settled_events_are_on_disk(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_file_that_is_too_short_gone_or_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_too_short_gone_or_on_a_full_disk_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"x" * 10)
     with pytest.raises(RunFolderError, match=r"E413 .*has 10 bytes; 1,000 were written before the checkpoint"):
@@ -83,9 +85,12 @@ def test_a_file_that_is_too_short_gone_or_on_a_full_disk_is_an_error(tmp_path: P
     with pytest.raises(RunFolderError, match=r"E410 .*moved or deleted"):
         file.require_exists()
     file.close()
-    file = EventFile(Path("/dev/full"))
+    full = Path("/dev/full").open("ab")  # noqa: SIM115  the event file closes it
+    monkeypatch.setattr(event_log, "append_regular", lambda path: full)
+    path.touch()
+    file = EventFile(path)
     file.hear(RunFinished(status="done"))
-    with pytest.raises(RunFolderError, match="E410 cannot write /dev/full: No space left on device"):
+    with pytest.raises(RunFolderError, match=r"E410 cannot write .*: No space left on device"):
         file.settle()
     file.close()
 

@@ -25,6 +25,7 @@ from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
+from esper_run.runs.checkpoint_files import tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
@@ -129,14 +130,14 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     file = folder / JOURNAL_FILE
-    network, beside = Network.parse(_bytes(file), source=str(file), beside=("sha256", "numbers"))
+    network, beside = Network.parse(_bytes(file, None), source=str(file), beside=("sha256", "numbers"))
     reference = beside["numbers"]
     if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
         raise Network.invalid(str(file), "It does not name the file of its tensors")
     if beside["sha256"] != _digest({**asdict(network), "numbers": reference}):
         raise Network.invalid(str(file), "Its checksum does not match its content")
     path = folder / reference["file"]
-    data = _bytes(path)
+    data = _bytes(path, tensor_bytes())
     try:
         if hashlib.sha256(data).hexdigest() != reference["sha256"]:
             msg = "its checksum differs from the one in growth.json"
@@ -154,9 +155,9 @@ def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, most: int | None) -> bytes:
     try:
-        return read_bytes(path)
+        return read_bytes(path, most, follow=True)  # a model hub's cache keeps links to its files
     except OSError as error:
         hint = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
         message = f"cannot read {path}: {error.strerror or error}"

@@ -84,7 +84,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     run = load_run(path)
     assert run.status == "done"
     assert path.name.endswith("-mine")
-    assert read_growth(path) == {loop.gardener.arm: [[f"{loop.variety.id} in stem"]]}
+    assert read_growth(load_run(path)) == {loop.gardener.arm: [[f"{loop.variety.id} in stem"]]}
     events = list(read_events(path / "events.jsonl"))
     assert isinstance(events[0], RunStarted)
     assert [type(event) for event in events[-2:]] == [EpisodeFinished, RunFinished]

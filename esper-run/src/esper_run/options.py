@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.leyline.files import complete_name, is_url
+from esper_core.leyline.files import is_url, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,3 +45,27 @@ def run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.
         return [CompletionItem(name) for name in names]
 
     return complete
+
+
+def complete_name(root: Path, start: str, *, finished: bool | None = None) -> list[str]:
+    """Return what the name of a run in ``root`` may be that begins with ``start``, the newest first.
+
+    It is the words of an id, or the whole id where ``start`` begins one, or several runs have the same words.
+
+    Args:
+        root: Folder of the runs.
+        start: What was typed so far.
+        finished: Only runs with results, or only those without.
+    """
+    try:
+        folders = sorted(path for path in root.iterdir() if path.is_dir())
+    except OSError:
+        return []
+    counts = Counter(words_of(folder.name) for folder in folders)
+    names = []
+    for folder in reversed(folders):
+        if not (folder / "manifest.json").exists() or finished not in (None, (folder / "summary.json").exists()):
+            continue
+        id_, words = folder.name, words_of(folder.name)
+        names.append(id_ if (start and id_.startswith(start)) or counts[words] > 1 else words)
+    return [name for name in names if name.startswith(start)]

@@ -12,6 +12,7 @@ stored runs. ``Store`` adds what all stores have in common. When a run is upload
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -19,15 +20,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from esper_core.leyline.errors import EsperError, PluginError, Problem, RunFolderError, one_line
-from esper_core.leyline.files import read_bytes, user_cache
+from esper_core.leyline.files import read_bytes
 from esper_core.plugins import Extension, location_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 
 STORE_GROUP: Final = "esper.stores"
@@ -313,10 +314,16 @@ def copied_from(path: Path) -> tuple[str, str] | None:
     if path.resolve().parent.parent != user_cache("esper").resolve():
         return None  # a foreign run directory must not name a URL to resume from
     try:
-        mark: Any = json.loads(read_bytes(path / COPY_MARK, limit=10_000))
+        mark: Any = json.loads(read_bytes(path / COPY_MARK, 10_000))
         return str(mark["url"]), str(mark["uploaded"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+
+
+def user_cache(name: str) -> Path:
+    """Return the folder of this name in the user's cache folder."""
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / name
 
 
 @contextmanager

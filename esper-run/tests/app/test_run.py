@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from esper_run.app.compose import Composition, prepare
 from esper_run.app.resolution import resolved_config
 from esper_run.app.run import resume, run
 from esper_run.config import dump_config, load_config
+from esper_run.runs import RunDirectory
 from esper_run.runs.records import read_run
 from tests.support.configurations import rewritten
 from tests.support.studies import EventRecorder
@@ -67,10 +69,12 @@ def test_run_from_python_takes_a_file_and_ignores_a_hang_up_while_results_are_wr
 ) -> None:
     """A terminal that is closed sends SIGHUP, too, when the last step is done."""
     received: list[int] = []
-    real = run_module.write_json
+    real = RunDirectory.write_results
     before = signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
     try:
-        monkeypatch.setattr(run_module, "write_json", lambda *file: [os.kill(os.getpid(), signal.SIGHUP), real(*file)])
+        monkeypatch.setattr(
+            RunDirectory, "write_results", lambda *results: [os.kill(os.getpid(), signal.SIGHUP), real(*results)]
+        )
         outcome = esper_run.run(str(configured()), runs_dir=str(tmp_path / "runs"))
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -159,7 +163,8 @@ def checkpoint_numbers(directory: Path) -> list[int]:
 
 
 def events_at(directory: Path, number: int) -> int:
-    return json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]["events"]
+    state = json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]
+    return int(state["events"]["bytes"])
 
 
 def cut_events(directory: Path, length: int) -> None:
@@ -187,31 +192,74 @@ def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(e
     assert heard == list(read_events(file))
 
 
-def test_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_changes(halfway) -> None:
-    file, (*_, newest) = halfway / "events.jsonl", checkpoint_numbers(halfway)
-    kept = bytearray(file.read_bytes())
-    kept[events_at(halfway, newest) - 10] = 0
-    file.write_bytes(kept)
-    with pytest.raises(RunFolderError, match="E421"):
-        resume(prepare(halfway / "config.yaml"), read_run(halfway))
-    assert file.read_bytes() == kept
+def flip(data: bytes, place: int) -> bytes:
+    """Return the bytes with another bit at this place."""
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-@pytest.mark.parametrize("more", [b"", b" " * 10 + b"\n"], ids=["cut", "another line"])
-def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway, more) -> None:
-    older, newest = checkpoint_numbers(halfway)
+def swap(data: bytes, end: int) -> bytes:
+    """Return the bytes with the last two lines before ``end`` in the other order."""
+    *lines, second, last = data[:end].splitlines(keepends=True)
+    return b"".join([*lines, last, second]) + data[end:]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data, length: data[: length - 1], "has {short} bytes; the checkpoint was written after {length}"),
+        (lambda data, length: data[: length - 1] + b" " * 10 + b"\n", "changed since the checkpoint was written"),
+        (lambda data, length: flip(data, length - 10), "changed since the checkpoint was written"),
+        (swap, "changed since the checkpoint was written"),
+    ],
+    ids=["cut", "another line", "one bit", "swapped lines"],
+)
+def test_run_13_events_that_changed_since_the_newest_checkpoint_are_computed_again(
+    expected, halfway, change, reason
+) -> None:
+    file, (older, newest) = halfway / "events.jsonl", checkpoint_numbers(halfway)
     length = events_at(halfway, newest)
-    cut_events(halfway, length - 1)
-    (halfway / "events.jsonl").write_bytes((halfway / "events.jsonl").read_bytes() + more)
+    file.write_bytes(change(file.read_bytes(), length))
     warnings: list[str] = []
     outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=warnings.append)
-    warning = (
-        f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
-        f"{length - 1 + len(more):,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
-    )
+    reason = reason.format(short=f"{length - 1:,}", length=f"{length:,}")
+    warning = f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl {reason})"
     assert warnings == [warning]
     assert outcome.warnings[-1] == warning
-    assert (halfway / "events.jsonl").read_text().splitlines()[1:] == expected
+    assert file.read_text().splitlines()[1:] == expected
+
+
+@pytest.mark.parametrize("change", [flip, swap])
+def test_events_that_changed_before_every_checkpoint_are_refused_and_nothing_changes(halfway, change) -> None:
+    file, (older, _) = halfway / "events.jsonl", checkpoint_numbers(halfway)
+    changed = change(file.read_bytes(), events_at(halfway, older) - 10 * (change is flip))
+    file.write_bytes(changed)
+    with pytest.raises(RunFolderError, match=r"E413 .*\n.*events\.jsonl changed since the checkpoint was written"):
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert file.read_bytes() == changed
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda plain: plain.update(study_number="0"), "study_number: Input should be a valid integer"),
+        (lambda plain: plain.update(events=7), "events: Input should be"),
+        (lambda plain: plain["study"].clear(), "checkpoint 000002 cannot be restored: KeyError"),
+        (lambda plain: plain["study"].update(step="soon"), "checkpoint 000002 cannot be restored: "),
+    ],
+)
+def test_forged_checkpoint_with_right_sums_is_refused_clearly(halfway, change, reason) -> None:
+    for number in checkpoint_numbers(halfway):
+        folder = halfway / "checkpoints" / f"{number:06}"
+        state = json.loads((folder / "state.json").read_text())
+        change(state["state"])
+        forged = json.dumps(state).encode()
+        (folder / "state.json").write_bytes(forged)
+        sums = json.loads((folder / "COMPLETE").read_text())
+        sums["state.json"] = {"bytes": len(forged), "sha256": sha256(forged).hexdigest()}
+        (folder / "COMPLETE").write_text(json.dumps(sums))
+    with pytest.raises(RunFolderError, match="E413") as refusal:
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert reason in str(refusal.value)
 
 
 def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:

@@ -226,7 +226,7 @@ def test_a_link_in_a_run_directory_is_refused_and_its_target_unchanged(tmp_path,
     precious.write_text("mine")
     (tmp_path / name).symlink_to(precious)
     opened = {".lock": lambda: run_lock(tmp_path).__enter__(), "events.jsonl": lambda: EventFile(tmp_path / name)}
-    with pytest.raises(RunFolderError, match=r"E410 .*it is a link"):
+    with pytest.raises(RunFolderError, match=r"E410 .*received a link"):
         opened[name]()
     assert precious.read_text() == "mine"
 

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from esper_core.leyline.files import complete_name
+from esper_run.options import complete_name
 from esper_run.runs.directory import run_lock
 from esper_run.runs.records import list_runs, load_run, read_growth, read_run
 from tests.support.configurations import problem_of
@@ -114,13 +114,13 @@ def test_figures_may_be_integers_or_unknown(write_run):
 
 def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
     path = write_run("a", ARMS)
-    assert read_growth(path) == {}
+    assert read_growth(read_run(path)) == {}
     grown = [{"blueprint": "conv_light", "slot": "early", "version": 1}]
     episodes = [{"arm": "grown", "seed": 0, "grown": grown}, {"arm": "grown", "seed": 1, "grown": []}]
     (path / "growth.json").write_text(json.dumps({"format": 1, "episodes": episodes}))
-    assert read_growth(path) == {"grown": [["conv_light in early"], []]}
+    assert read_growth(read_run(path)) == {"grown": [["conv_light in early"], []]}
     (path / "growth.json").write_text('{"episodes": [{"arm": 1}]}')
-    refused("E430", read_growth, path)
+    refused("E430", read_growth, read_run(path))
 
 
 def test_runs_are_listed_newest_first_and_other_folders_last(write_run):

@@ -87,7 +87,7 @@ def test_show_prints_status_results_grown_blueprints_and_times(write_run, esper_
     assert shown["manifest"]["id"] == OTTER
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted", "done", "melted"])
+@pytest.mark.parametrize("status", ["running", "interrupted", "done", "failed"])
 def test_show_says_how_to_resume_a_run_that_is_not_done(write_run, status, esper_runs):
     path = write_run(f"{OTTER} two", status=status)
     hint = "" if status == "done" else f"Resume it:  esper resume '{path}'\n"

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +66,24 @@ def watch(
         from esper_watch.history import read_history
 
         history = read_history(folder)
+        _warn_of_changed_events(folder)
     if as_json:
         click.echo(json.dumps(terminal.as_json(history), allow_nan=False))
     else:
         size = shutil.get_terminal_size((80, 24))
         height = size.lines if sys.stdout.isatty() else None
         terminal.echo(terminal.draw(history, width=size.columns, height=height))
+
+
+def _warn_of_changed_events(folder: Path) -> None:
+    from esper_core import EsperError
+    from esper_core.leyline.errors import printable
+    from esper_run.runs.records import changed_events, read_run
+    from esper_watch.terminal import echo
+
+    with suppress(EsperError):  # what is shown needs no manifest
+        if (changed := changed_events(read_run(folder))) is not None:
+            echo(f"warning: {printable(changed)}", err=True)
 
 
 def _followed(run: Path) -> History | None:

@@ -238,6 +238,8 @@ def _colour(comparison: Mapping[str, Any]) -> str:
 
 def _remarks(report: Report) -> Iterator[str]:
     comparisons = report.comparisons
+    if report.changed:
+        yield report.changed
     lacks = {comparison.get("why") for comparison in comparisons}
     if "too few seeds" in lacks:
         yield (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
+from esper_run.runs.records import changed_events
 from esper_run.runs.statistics import format_flops
 from esper_watch import figures
 from esper_watch.formats import (
@@ -60,7 +61,11 @@ def run_html(run: Run) -> str:
         names=list(drawn),
         caption=f"Validation {metric.name}, mean over environments, by step"
         + (f"; {MAX_ARMS} of {len(curves)} arms" if len(curves) > MAX_ARMS else ""),
-        remarks=[*_remarks(history), *(f"Not read: {line}" for line in [*problems, *history.skipped][:MAX_LINES])],
+        remarks=[
+            *_remarks(history),
+            *([changed] if (changed := changed_events(run)) else []),
+            *(f"Not read: {line}" for line in [*problems, *history.skipped][:MAX_LINES]),
+        ],
     )
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline import Problem
-from esper_core.leyline.files import read_bytes
+from esper_core.leyline.files import read_start
 from esper_run import load_run
+from esper_run.runs.records import changed_events
 from esper_watch import figures, views
 from esper_watch.history import UNFINISHED, read_history
 from esper_watch.pages import render
@@ -56,8 +57,10 @@ def read_report(run: Path, history: History | None = None) -> Report:
         problem = error.problems[0].message.replace(f"{run}{os.sep}", "")
     if missing:
         problem = f"{missing[0]} is missing"
+    changed = None if loaded is None else changed_events(loaded)
     elapsed, last_event = _clock(run, loaded) if history.status in ("running", "died", UNFINISHED) else (None, None)
-    return Report(history, loaded, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, last_event)
+    config, has_checkpoint = _text(run / "config.yaml"), (run / "latest").exists()
+    return Report(history, loaded, problem, config, has_checkpoint, changed or "", elapsed, last_event)
 
 
 def _clock(run: Path, loaded: Run | None) -> tuple[float | None, float | None]:
@@ -72,7 +75,7 @@ def _clock(run: Path, loaded: Run | None) -> tuple[float | None, float | None]:
 def _text(path: Path) -> str:
     """Return the text of a regular file, as far as a page shows it; empty if it cannot be read."""
     try:
-        return read_bytes(path, 4 * MAX_CONFIG).decode(errors="replace")[:MAX_CONFIG]
+        return read_start(path, 4 * MAX_CONFIG).decode(errors="replace")[:MAX_CONFIG]
     except OSError:
         return ""
 

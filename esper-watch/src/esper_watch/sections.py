@@ -36,6 +36,8 @@ class Report:
     """Why they cannot be read."""
     config: str
     has_checkpoint: bool
+    changed: str = ""
+    """That the events are not what the run wrote; empty if they are."""
     elapsed: float | None = None
     """Seconds since the run started; None if unknown, or if the run has ended."""
     last_event: float | None = None

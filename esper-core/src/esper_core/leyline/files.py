@@ -1,7 +1,8 @@
 """Read files from untrusted sources: the files of runs, saved networks and configurations; and name runs.
 
-A run directory can come from anywhere, so one of its files may be anything. Every file of a run is
-opened by ``open_regular``, which refuses folders, pipes, sockets and devices instead of waiting for them.
+A run directory can come from anywhere, so one of its files may be anything. Every file of a run is opened by
+``open_regular`` or ``append_regular``, which refuse folders, pipes, sockets and devices instead of waiting for them,
+and what is read at once has a limit: a sparse file of a terabyte takes no room on a disk.
 """
 
 from __future__ import annotations
@@ -11,46 +12,84 @@ import json
 import os
 import re
 import stat
-from collections import Counter
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import RunFolderError
 
 if TYPE_CHECKING:
     from io import BufferedReader
+    from pathlib import Path
+    from typing import BinaryIO
 
-_KINDS: Final = {"d": "a folder", "p": "a pipe", "s": "a socket"}
+MAX_MIB: Final = "ESPER_MAX_FILE_MIB"
+"""Variable of the environment with the largest size of a file that is read at once, in MiB."""
+
+_DEFAULT_MIB: Final = 64
+"""JSON can need twenty times its size in memory; the summary of a run with 500,000 episodes has 60 MiB."""
+
+_KINDS: Final = {"d": "a folder", "l": "a link", "p": "a pipe", "s": "a socket"}
 """Kinds of files by their letter in ``ls -l``; all others are devices."""
 
 
-def open_regular(path: str | Path) -> BufferedReader:
+def open_regular(path: str | Path, *, follow: bool = False) -> BufferedReader:
     """Open a regular file for reading, without ever waiting for a writer.
 
     The file is checked before it is opened, since opening a device can have effects of its own, and again afterwards,
     since another file may have taken its place.
 
     Raises:
-        OSError: the file is missing, may not be read, or is not a regular file, directly or through a link.
+        OSError: the file is missing, may not be read, or is not a regular file; with ``follow`` through a link.
         ValueError: no file can have this name, for example because it contains a NUL.
     """
-    _require_regular(path, os.stat(path))  # noqa: PTH116  ``path`` may be a text
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    _require_regular(path, os.stat(path, follow_symlinks=follow))  # noqa: PTH116  ``path`` may be a text
+    return os.fdopen(_open(path, os.O_RDONLY), "rb")
+
+
+def append_regular(path: Path) -> BinaryIO:
+    """Open a file of a run for appending, or make it. Raises as ``open_regular`` does, and for a link."""
+    refuse_special(path)
+    return os.fdopen(_open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def _open(path: str | Path, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0), 0o666)
     try:
         _require_regular(path, os.fstat(descriptor))
     except BaseException:
         os.close(descriptor)
         raise
-    return os.fdopen(descriptor, "rb")
+    return descriptor
 
 
-def read_bytes(path: str | Path, limit: int = -1) -> bytes:
-    """Read a regular file, or its first ``limit`` bytes. Raises as ``open_regular`` does."""
-    with open_regular(path) as file:
-        data: bytes | None = file.read(limit)
+def read_start(path: str | Path, length: int, *, follow: bool = False) -> bytes:
+    """Read the first ``length`` bytes of a regular file. Raises as ``open_regular`` does."""
+    with open_regular(path, follow=follow) as file:
+        data: bytes | None = file.read(length)
     if data is None:  # a file of the kernel, such as /proc/kmsg, without data yet
         raise BlockingIOError(errno.EAGAIN, "reading it would wait for data that may never come", str(path))
     return data
+
+
+def read_bytes(path: str | Path, most: int | None = None, *, follow: bool = False) -> bytes:
+    """Read a regular file with at most ``most`` bytes; None: as many as ``ESPER_MAX_FILE_MIB`` allows.
+
+    Raises:
+        OSError: as ``open_regular``; or the file is larger.
+    """
+    limit = limit_of(MAX_MIB, _DEFAULT_MIB) << 20 if most is None else most
+    size = os.stat(path).st_size  # noqa: PTH116
+    # Python allocates what is asked for, so that is little more than the file has; one of the kernel has no size.
+    if size > limit or len(data := read_start(path, min(limit, size + (1 << 20)) + 1, follow=follow)) > limit:
+        more = f"; {MAX_MIB} allows more" if most is None else ""
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes{more}", str(path))
+    return data
+
+
+def limit_of(variable: str, default: int) -> int:
+    """Return a limit from the environment, or the default where that has none, or no whole number."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else default
 
 
 def read_json(path: Path) -> Any:
@@ -79,46 +118,16 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and re.match(r"[a-z][a-z0-9+.-]*://", path) is not None
 
 
-def user_cache(name: str) -> Path:
-    """Return the folder of this name in the user's cache folder."""
-    cache_home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / name
-
-
-def refuse_link(path: Path) -> None:
-    """Raise OSError if the path is a link: a file of a foreign run, through which another file would be changed."""
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link", str(path))
+def refuse_special(path: Path) -> None:
+    """Raise OSError if a path is there and no regular file, such as a link through which another file is changed."""
+    with suppress(FileNotFoundError):
+        _require_regular(path, path.lstat())
 
 
 def _require_regular(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.filemode(status.st_mode)[0], "a device")
         raise OSError(errno.EINVAL, f"expected a regular file, received {kind}", str(path))
-
-
-def complete_name(root: Path, start: str, *, finished: bool | None = None) -> list[str]:
-    """Return what the name of a run in ``root`` may be that begins with ``start``, the newest first.
-
-    It is the words of an id, or the whole id where ``start`` begins one, or several runs have the same words.
-
-    Args:
-        root: Folder of the runs.
-        start: What was typed so far.
-        finished: Only runs with results, or only those without.
-    """
-    try:
-        folders = sorted(path for path in root.iterdir() if path.is_dir())
-    except OSError:
-        return []
-    counts = Counter(words_of(folder.name) for folder in folders)
-    names = []
-    for folder in reversed(folders):
-        if not (folder / "manifest.json").exists() or finished not in (None, (folder / "summary.json").exists()):
-            continue
-        id_, words = folder.name, words_of(folder.name)
-        names.append(id_ if (start and id_.startswith(start)) or counts[words] > 1 else words)
-    return [name for name in names if name.startswith(start)]
 
 
 def words_of(id_: str) -> str:

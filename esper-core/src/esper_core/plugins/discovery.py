@@ -307,7 +307,7 @@ class _LocalLoader(SourceFileLoader):
 
 def _contents(path: Path) -> bytes:
     try:
-        return read_bytes(path)
+        return read_bytes(path, follow=True)
     except FileNotFoundError:
         _refuse(f'there is no plugin file "{path}"', RELATIVE_PATH_HINT)
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL character

@@ -6,11 +6,14 @@ appended, and flushed to disk at the end of each step. NaN and infinities are wr
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import sys
 from contextlib import suppress
 from functools import cache
+from hashlib import file_digest
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -19,7 +22,7 @@ from esper_core._version import __version__
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem, RunFolderError
 from esper_core.leyline.events import Event
-from esper_core.leyline.files import open_regular, refuse_link
+from esper_core.leyline.files import append_regular, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +32,9 @@ log = logging.getLogger("esper")
 
 TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in get_args(Event))
 """The types of events that this version knows."""
+
+MAX_LINE: Final = 16 << 20
+"""Bytes of the longest line that is read. The events of a run have some thousand; a sparse file has no line at all."""
 
 
 class Listener(Protocol):
@@ -93,10 +99,11 @@ class EventFile:
     def __init__(self, path: Path, *, after: int | None = None) -> None:
         self._path = path
         try:
-            refuse_link(path)
-            self._file = path.open("ab")
+            self._file = append_regular(path)
             if after is not None:
                 self._cut(after)
+            with open_regular(path) as file:
+                self._sum = file_digest(file, "sha256")
         except OSError as error:
             raise RunFolderError.about(path, error) from error
         self._lines: list[str] = []
@@ -117,6 +124,11 @@ class EventFile:
     def length(self) -> int:
         """Number of bytes written, always whole lines."""
         return self._file.tell()
+
+    @property
+    def checksum(self) -> dict[str, Any]:
+        """Length and SHA-256 of what was written."""
+        return {"bytes": self.length, "sha256": self._sum.hexdigest()}
 
     def require_exists(self) -> None:
         """Raise RunFolderError if the file was moved or deleted while the run writes to it."""
@@ -141,13 +153,14 @@ class EventFile:
         """Write the events of the step. Raises RunFolderError if the file cannot be written."""
         if not self._lines:
             return
-        text = "\n".join(self._lines) + "\n"
+        data = ("\n".join(self._lines) + "\n").encode()
         self._lines.clear()
         try:
-            self._file.write(text.encode())
+            self._file.write(data)
             self._file.flush()
         except OSError as error:
             raise RunFolderError.about(self._path, error) from error
+        self._sum.update(data)
 
     def close(self) -> None:
         """Write what is left and close the file."""
@@ -205,10 +218,12 @@ def _lines(path: str | Path, start: int, end: int | None) -> Iterator[bytes]:
     try:
         with open_regular(path) as file:
             file.seek(start)
-            left = -1 if end is None else max(0, end - start)
-            while line := file.readline(left):
+            left = sys.maxsize if end is None else max(0, end - start)
+            while line := file.readline(min(left, MAX_LINE + 1)):
+                if len(line) > MAX_LINE:
+                    raise OSError(errno.EFBIG, f"a line has more than {MAX_LINE:,} bytes")
                 yield line
-                left -= 0 if end is None else len(line)
+                left -= len(line)
     except FileNotFoundError:
         raise
     except OSError as error:

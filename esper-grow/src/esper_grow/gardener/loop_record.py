@@ -19,7 +19,7 @@ from esper_core.trainer import Ending
 from esper_grow.gardener.validation import METRIC
 from esper_run.config.yaml import dump
 from esper_run.runs import RunDirectory
-from esper_run.runs.directory import run_lock, write_json
+from esper_run.runs.directory import run_lock
 from esper_run.runs.statistics import results
 
 if TYPE_CHECKING:
@@ -101,19 +101,25 @@ class LoopRecord:
             timing = {region: round(duration, 4) for region, duration in seconds.items()}
             ended = Ending(environment.signals, math.nan, math.nan, grown).event(environment, None, None)
             self._events.hear(ended)
+            self._events.hear(RunFinished(status=status, reason=reason))
+            self._events.settle()
             episode = {
                 "round": 0,
                 "arm": environment.arm,
                 "seed": environment.seed,
                 "grown": [asdict(seed) for seed in grown],
             }
-            write_json(self.path / "growth.json", {"format": 1, "episodes": [episode]})
             summary = {
                 "run": str(self.path),
                 "status": status,
                 "results": results(METRIC, [environment.arm], [ended], 0.0),
+                "timing": timing,
+                "warnings": [],
+                "sections": [],
+                "events": self._events.checksum,
             }
-            write_json(self.path / "summary.json", {**summary, "timing": timing, "warnings": [], "sections": []})
-        self._events.hear(RunFinished(status=status, reason=reason))
-        self._events.settle()
+            self._directory.write_results([episode], summary)
+        else:
+            self._events.hear(RunFinished(status=status, reason=reason))
+            self._events.settle()
         self._directory.finish(status=status, exit_code=0 if error is None else 1, reason=reason)

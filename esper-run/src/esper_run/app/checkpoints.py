@@ -7,20 +7,21 @@ it is written as often as a small share of the run's time allows.
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
+
 from esper_core.leyline.constants import CHECKPOINT_SHARE
-from esper_core.leyline.errors import Interrupted, Problem, RunFolderError
+from esper_core.leyline.errors import EsperError, Interrupted, Problem, RunFolderError, one_line
 from esper_core.leyline.events import EpisodeFinished
-from esper_core.leyline.files import open_regular
 from esper_core.leyline.protocols import State
 from esper_core.telemetry import read_events
+from esper_run.runs.directory import checksum_of_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from esper_core.telemetry import Clock, EventFile
@@ -50,6 +51,25 @@ SECONDS_BETWEEN_CHECKS: Final = 1.0
 """How often to check that the run directory is still there."""
 
 
+class _Checksum(BaseModel):
+    bytes: NonNegativeInt
+    sha256: str
+
+
+class _Plain(BaseModel):
+    """The plain data of a checkpoint. What the study has in it is checked by those who wrote it."""
+
+    model_config = ConfigDict(strict=True)
+
+    study_number: int = Field(ge=0, le=1)
+    events: _Checksum
+    seconds: dict[str, NonNegativeFloat]
+    total: NonNegativeFloat
+    warnings: list[str]
+    config: dict[str, str]
+    study: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a run starts: at a checkpoint, or at the beginning.
@@ -63,7 +83,9 @@ class Position:
 
     number: int = 0
     state: State = field(
-        default_factory=lambda: State({"study_number": 0, "events": 0, "seconds": {}, "total": 0.0, "warnings": []})
+        default_factory=lambda: State(
+            {"study_number": 0, "events": {"bytes": 0}, "seconds": {}, "total": 0.0, "warnings": []}
+        )
     )
     skipped: tuple[str, ...] = ()
     finished: tuple[EpisodeFinished, ...] = ()
@@ -76,7 +98,19 @@ class Position:
     @property
     def events(self) -> int:
         """Bytes of events.jsonl that were written before the checkpoint."""
-        return int(self.state.plain["events"])
+        return int(self.state.plain["events"]["bytes"])
+
+    def restore(self, study: StudyPosition, finished: Sequence[EpisodeFinished]) -> None:
+        """Restore a study. Raises RunFolderError (E413) for a state that no such study has written."""
+        try:
+            study.load_state_dict(self.state.part("study"), finished)
+        except EsperError:
+            raise
+        except Exception as error:  # its sums are right, so somebody wrote it: it may hold anything
+            reason = one_line(f"{type(error).__name__}: {error}")
+            message = f"checkpoint {self.number:06} cannot be restored: {reason}"
+            hint = "It was not written by this run. Delete its folder to resume from an older one, or start again."
+            raise RunFolderError(Problem("E413", message, hint=hint)) from error
 
     def check_unchanged(self, decisive: Mapping[str, str], run: Path) -> None:
         """Raise RunFolderError (E413) if a value of config.yaml changed that the run's numbers depend on."""
@@ -107,34 +141,36 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def find_position(run: Path, checkpoints: Checkpoints) -> Position:
-    """Return where a run resumes: at its newest checkpoint whose events are all in events.jsonl, or at the beginning.
+    """Return where a run resumes: at its newest checkpoint whose events begin events.jsonl, or at the beginning.
 
-    What follows the checkpoint's position in events.jsonl is not read: resuming cuts the file there.
+    What follows the checkpoint's position in events.jsonl is not read: resuming cuts the file there. What is before it
+    must be what the run wrote, to the last bit, since results are computed from it.
 
     Raises:
         RunFolderError: No checkpoint can be used (E413), or the events before its position are invalid (E421).
     """
     path = run / "events.jsonl"
-    newest = checkpoints.newest(lambda state: _reason_events_missing(path, state.plain["events"]))
+    newest = checkpoints.newest(lambda state: _reason_unusable(path, state.plain))
     if newest is None:
         return Position()
-    kept = read_events(path, end=newest.state.plain["events"])
-    finished = tuple(event for event in kept if isinstance(event, EpisodeFinished))
-    return Position(newest.number, newest.state, newest.skipped, finished)
+    position = Position(newest.number, newest.state, newest.skipped)
+    kept = read_events(path, end=position.events)
+    return replace(position, finished=tuple(event for event in kept if isinstance(event, EpisodeFinished)))
 
 
-def _reason_events_missing(path: Path, position: int) -> str | None:
-    """Return why events.jsonl cannot be cut at this position; None if it can."""
+def _reason_unusable(path: Path, plain: Mapping[str, Any]) -> str | None:
+    """Return why a run cannot continue from a checkpoint and these events; None if it can."""
     try:
-        with open_regular(path) as file:
-            length = file.seek(0, os.SEEK_END)
-            file.seek(max(0, position - 1))
-            before = file.read(1)
+        written = _Plain.model_validate(plain).events
+        present = checksum_of_start(path, written.bytes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"its state is not what Esper writes: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror or error}"
-    if length >= position and before == b"\n":
-        return None
-    return f"{path.name} has {length:,} bytes, and no line ends at byte {position:,}, where the checkpoint was written"
+    if present["bytes"] < written.bytes:
+        return f"{path.name} has {present['bytes']:,} bytes; the checkpoint was written after {written.bytes:,}"
+    return None if present["sha256"] == written.sha256 else f"{path.name} changed since the checkpoint was written"
 
 
 @dataclass(slots=True)
@@ -199,7 +235,7 @@ class CheckpointWriter:
     def _state(self, progress: StudyPosition) -> State:
         plain: dict[str, Any] = {
             "study_number": self.study_number,
-            "events": self.events.length,
+            "events": self.events.checksum,
             "seconds": self.clock.seconds,
             "total": self.clock.total,
             "warnings": self.warnings,

@@ -39,7 +39,7 @@ from esper_run.config import dump_config
 from esper_run.engines import AUTO, THREADS, EngineContext, find_engine, installed_engines
 from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoint_files import Checkpoints
-from esper_run.runs.directory import STATUS_RUNNING, run_lock, write_json
+from esper_run.runs.directory import STATUS_RUNNING, run_lock
 from esper_run.runs.records import read_run, resume_hint
 from esper_run.runs.statistics import results
 from esper_run.runs.uploads import Uploader
@@ -75,12 +75,14 @@ class Outcome:
         named: The run directory as the user named it, for messages.
         warnings: Each warning of the run, once.
         sections: What plugins add to the report.
+        events: Length and SHA-256 of events.jsonl.
     """
 
     path: Path
     named: Path
     results: Mapping[str, Any]
     timing: Mapping[str, float]
+    events: Mapping[str, Any]
     warnings: Sequence[str] = ()
     sections: Sequence[PluginSection] = ()
 
@@ -93,6 +95,7 @@ class Outcome:
             "timing": self.timing,
             "warnings": list(self.warnings),
             "sections": [section.as_json() for section in self.sections],
+            "events": self.events,
         }
 
 
@@ -208,13 +211,13 @@ class _Session:
             try:
                 begin()
                 warnings += self.position.state.plain["warnings"]
-                finished, clock = self._train(info, observers, warnings, raise_if_interrupted)
+                finished, clock, events = self._train(info, observers, warnings, raise_if_interrupted)
                 with self._watched():
                     sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
-                outcome = Outcome(path, self.named, self._results(finished), timing, tuple(warnings), sections)
+                outcome = Outcome(path, self.named, self._results(finished), timing, events, tuple(warnings), sections)
                 self.on_outcome(outcome)
-                _write_results(path, finished, outcome)
+                _write_results(self.directory, finished, outcome)
                 self.directory.finish(status="done", exit_code=0)
             except BaseException as error:
                 status, exit_code = _status_of(error)
@@ -242,8 +245,8 @@ class _Session:
 
     def _train(
         self, info: RunInfo, observers: Observers, warnings: list[str], raise_if_interrupted: Callable[[], None]
-    ) -> tuple[Sequence[EpisodeFinished], Clock]:
-        """Train to the end; return how every episode ended, and where the time went."""
+    ) -> tuple[Sequence[EpisodeFinished], Clock, Mapping[str, Any]]:
+        """Train to the end; return how every episode ended, where the time went, and the checksum of the events."""
         resolution, position, path = self.composition.resolution, self.position, info.path
         config, settings = resolved_config(resolution).model_dump(mode="json"), self.composition.config.checkpoints
         decisive = decisive_values(config)
@@ -292,10 +295,11 @@ class _Session:
                     train = partial(self._train_studies, context, writer)
                     finished = run_wrapped(resolution.plugins, RunContext(info), train)
                 bus.publish(RunFinished(status="done"))
+                events.settle()
             except BaseException as error:
                 bus.publish(RunFinished(status=_status_of(error)[0], reason=_reason(error)))
                 raise
-            return finished, clock
+            return finished, clock, events.checksum
 
     def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None]) -> EngineSession | None:
         """Return the engine of the run, which ``closing`` closes; None: threads of this process."""
@@ -331,7 +335,7 @@ class _Session:
             progress = StudyPosition(study)
             try:
                 if position.number and study_number == position.study_number:
-                    progress.load_state_dict(position.state.part("study"), before)
+                    position.restore(progress, before)
                 finished += run_study(progress, partial(_after_step, context, writer))
             except (GovernorStop, PluginError) as error:
                 if study_number == 0:
@@ -379,13 +383,12 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
         directory.write(file.path.name, file.source)
 
 
-def _write_results(run: Path, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
+def _write_results(directory: RunDirectory, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
     episodes = [
         {"round": episode.round, "arm": episode.arm, "seed": episode.seed, "grown": list(episode.grown)}
         for episode in finished
     ]
-    write_json(run / "growth.json", {"format": 1, "episodes": episodes})
-    write_json(run / "summary.json", outcome.as_json())
+    directory.write_results(episodes, outcome.as_json())
 
 
 class _RunLog(logging.FileHandler):

@@ -22,6 +22,7 @@ from esper_run.cli.output import (
     print_results,
     print_sections,
     print_table,
+    print_warnings,
     print_wrapped,
     timing_text,
     value,
@@ -29,7 +30,7 @@ from esper_run.cli.output import (
 from esper_run.config.values import cut
 from esper_run.options import run_name, runs_dir_option
 from esper_run.runs.directory import STATUS_RUNNING
-from esper_run.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
+from esper_run.runs.records import Run, UnreadableRun, changed_events, list_runs, load_run, read_growth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,11 +73,13 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
     esper runs show quiet-otter --seeds
     """
     record = load_run(run, runs_dir=runs_dir)
+    if (changed := changed_events(record)) is not None:
+        print_warnings([changed])
     if list_seeds:
         seeds, unit = _read_seeds(record)
         _show_seeds(seeds, unit, (record.summary or {}).get("warnings") or (), as_json=as_json)
         return
-    grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
+    grown = {arm: _average(episodes) for arm, episodes in read_growth(record).items()}
     if as_json:
         parts = {"path": record.shown_path, "status": record.status, "manifest": record.manifest}
         print_json(parts | {"summary": record.summary, "grown": grown})

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
 from esper_core.leyline.errors import ConfigError, Problem, nearest
-from esper_core.leyline.files import read_bytes
+from esper_core.leyline.files import read_start
 from esper_run.config.contradictions import contradictions
 from esper_run.config.errors import entry_at, model_problems
 from esper_run.config.model import RunConfig
@@ -161,7 +161,7 @@ def read_file(path: str | Path) -> bytes:
     """Read a regular file, up to one byte more than a configuration may have. ConfigError E101 where it cannot be."""
     file, hint = visible(str(path)), "Check the path and its permissions."
     try:
-        return read_bytes(path, MAX_BYTES + 1)
+        return read_start(path, MAX_BYTES + 1, follow=True)
     except FileNotFoundError:
         reason = "there is no such file"
         if close := nearest(Path(path).name, [sibling.name for sibling in Path(path).parent.glob("*")]):

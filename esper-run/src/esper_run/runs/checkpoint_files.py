@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import shutil
 from hashlib import sha256
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from esper_core.leyline.errors import Problem, RunFolderError
-from esper_core.leyline.files import read_bytes
+from esper_core.leyline.files import limit_of, read_bytes
 from esper_core.leyline.protocols import State
 from esper_run.runs.directory import report_os_errors, sync_folder, write_atomically, write_synced
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 3
 """Version of the checkpoint format. Other versions are refused."""
+
+MAX_GIB: Final = "ESPER_MAX_TENSORS_GIB"
+"""Variable of the environment with the largest size of a file with tensors that is read, in GiB."""
 
 _TENSORS, _PLAIN, _COMPLETE = "tensors.safetensors", "state.json", "COMPLETE"
 
@@ -123,16 +127,25 @@ def _read(path: Path) -> State | str:
     """Return the state in a checkpoint, or why it cannot be read."""
     try:
         sums = json.loads(read_bytes(path / _COMPLETE))
-        data = {name: read_bytes(path / name) for name in (_TENSORS, _PLAIN)}
-        for name, content in data.items():
-            if sums[name] != _checksum(content):
+        data = {}
+        for name in (_TENSORS, _PLAIN):
+            # A file that grew is not read: it may be sparse and have a terabyte.
+            data[name] = read_bytes(path / name, min(sums[name]["bytes"], tensor_bytes()))
+            if sums[name] != _checksum(data[name]):
                 return f"{name} changed since it was written"
         plain = json.loads(data[_PLAIN])
         if plain["format"] != FORMAT:
             return f"it has format {plain['format']}; this esper-run reads format {FORMAT}"
         return State(plain["state"], load(data[_TENSORS]))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
+    except OSError as error:
+        return f"{PurePath(error.filename or path).name}: {error.strerror or error}"
+    except (ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"
+
+
+def tensor_bytes() -> int:
+    """Return the largest size of a file with tensors that is read."""
+    return limit_of(MAX_GIB, 64) << 30
 
 
 def _checksum(data: bytes) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """The run directory: create it, lock it, write its files atomically, and record how the run began and ended.
 
-manifest.json        id, status, command line, times, exit code, process, seeds, machine and plugins
+manifest.json        id, status, command line, times, exit code, process, seeds, machine and plugins; in the end the
+                     SHA-256 of the next two files
+growth.json          what grew in each network
+summary.json         the results, and the length and SHA-256 of events.jsonl
 config.yaml          the resolved configuration, which can be run as it is
 config.source.yaml   the configuration file as it was written           overrides.txt   the values of --set
 config.overlay-1.yaml  the first --overlay, as it was written; config.overlay-2.yaml the second, and so on
 packages.txt         the installed packages          git.patch           uncommitted changes, up to a limit
 events.jsonl         every event of the run
-checkpoints/  latest the state to resume from (see ``runs.checkpoints``)
-growth.json          what grew in each network
-summary.json         the results                     log.txt             the log of the run
+checkpoints/  latest the state to resume from (see ``runs.checkpoint_files``)
+log.txt              the log of the run
 
 Nothing in it is pickled. One process at a time holds the directory's lock; a run whose status is "running" and whose
 lock is free has died.
@@ -25,6 +27,7 @@ import sys
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +37,10 @@ from pydantic_core import to_jsonable_python
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import Problem, RunFolderError
-from esper_core.leyline.files import open_regular, refuse_link
+from esper_core.leyline.files import open_regular, read_bytes, refuse_special
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 try:
     import fcntl
@@ -127,6 +130,17 @@ class RunDirectory:
             nodes.append(node)
             self._write_manifest()
 
+    def write_results(self, episodes: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+        """Write growth.json, which says what grew in each episode, and summary.json.
+
+        The manifest gets their SHA-256 when the run finishes.
+        """
+        files = {"growth.json": {"format": 1, "episodes": episodes}, "summary.json": summary}
+        texts = {name: json_text(content) for name, content in files.items()}
+        for name, text in texts.items():
+            self.write(name, text)
+        self.manifest["sha256"] = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
     def finish(self, *, status: str, exit_code: int, reason: str = "") -> None:
         """Record how the run ended."""
         self.manifest |= {"status": status, "exit": exit_code, "reason": reason, "finished": _now()}
@@ -167,7 +181,7 @@ def run_lock(run: Path) -> Iterator[None]:
     path = run / _LOCK
     lock = FileLock(path, timeout=_LOCK_SECONDS)
     with report_os_errors(path):
-        refuse_link(path)
+        refuse_special(path)
         try:
             lock.acquire()
         except Timeout as error:
@@ -243,8 +257,36 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write standard JSON atomically; NaN and infinities, which JSON does not have, become null."""
-    write_atomically(path, json.dumps(to_jsonable_python(value, inf_nan_mode="null"), indent=2) + "\n")
+    """Write standard JSON atomically."""
+    write_atomically(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return standard JSON; NaN and infinities, which JSON does not have, become null."""
+    return json.dumps(to_jsonable_python(value, inf_nan_mode="null"), indent=2) + "\n"
+
+
+def checksum_of_start(path: Path, length: int) -> dict[str, Any]:
+    """Return the SHA-256 of the first bytes of a file, and how many there are: ``length``, or all it has.
+
+    Raises OSError where the file cannot be read.
+    """
+    digest, left = sha256(), length
+    with open_regular(path) as file:
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return {"bytes": length - left, "sha256": digest.hexdigest()}
+
+
+def events_before(run: Path) -> Mapping[str, Any] | None:
+    """Return length and SHA-256 of the events before the newest checkpoint; None where none tells."""
+    folder = max((run / "checkpoints").glob("[0-9]*"), key=lambda path: path.name, default=None)
+    try:
+        events = None if folder is None else json.loads(read_bytes(folder / "state.json"))["state"]["events"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None  # it is damaged, which resuming reports
+    return events if isinstance(events, dict) and type(events.get("bytes")) is int else None
 
 
 @contextmanager

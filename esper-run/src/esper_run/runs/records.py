@@ -13,17 +13,20 @@ import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
-from esper_core.leyline.files import is_url, read_json, words_of
+from esper_core.leyline.files import is_url, read_bytes, read_json, refuse_special, words_of
 from esper_core.plugins import html_of
 from esper_core.telemetry import read_events as read_events
-from esper_run.runs.directory import STATUS_RUNNING, is_locked
+from esper_run.runs.directory import STATUS_RUNNING, checksum_of_start, events_before, is_locked
 from esper_run.stores import Store, copied_from, open_store, split_url
 
 if TYPE_CHECKING:
@@ -53,10 +56,11 @@ class _RunManifest(_Checked):
 
     format: int
     id: str
-    status: str
+    status: Literal["running", "done", "failed", "interrupted", "stopped"]
     started: _Time
     finished: _Time | None = None
     reason: str = ""
+    sha256: dict[str, str] = {}
 
 
 class _Metric(_Checked):
@@ -104,10 +108,16 @@ class _Results(_Checked):
     comparisons: list[_Comparison]
 
 
+class _Checksum(_Checked):
+    bytes: int = Field(ge=0)
+    sha256: str
+
+
 class _Summary(_Checked):
     """The checked part of a summary; the rest is kept as it is."""
 
     results: _Results
+    events: _Checksum | None = None
     timing: dict[str, FiniteFloat]
     warnings: list[str] = []
     sections: list[_Section] = []
@@ -196,9 +206,12 @@ class Run:
 
         file = self.path / "config.yaml"
         try:
+            refuse_special(file)
             return dict(read_document(read_file(file), str(file)).plain())
         except ConfigError as error:
             raise RunFolderError.unreadable(file, error.problems[0].message) from error
+        except OSError as error:
+            raise RunFolderError.unreadable(file, error) from error
 
     def __repr__(self) -> str:
         reason = f"; {self.reason}" if self.reason else ""
@@ -220,7 +233,7 @@ def read_run(path: Path) -> Run:
         message = f"{path} is a run directory of format {checked.format}; this Esper reads format {RUN_FORMAT}"
         raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
     try:
-        summary, _ = _read(_Summary, path / "summary.json")
+        summary, _ = _read(_Summary, path / "summary.json", checked.sha256)
     except FileNotFoundError:
         summary = None
     url, uploaded = copied_from(path) or ("", "")
@@ -229,11 +242,11 @@ def read_run(path: Path) -> Run:
     return Run(path, manifest, summary, status, checked.started, checked.finished, url, uploaded)
 
 
-def read_growth(path: Path) -> dict[str, list[list[str]]]:
+def read_growth(run: Run) -> dict[str, list[list[str]]]:
     """Return what each episode of each arm kept, as ``blueprint in slot``; empty if the run has no growth.json."""
     kept_by_arm: dict[str, list[list[str]]] = {}
     try:
-        _, growth = _read(_GrowthFile, path / "growth.json")
+        _, growth = _read(_GrowthFile, run.path / "growth.json", run.manifest.get("sha256", {}))
     except FileNotFoundError:
         return kept_by_arm
     for episode in growth.episodes:
@@ -242,14 +255,44 @@ def read_growth(path: Path) -> dict[str, list[list[str]]]:
     return kept_by_arm
 
 
+def changed_events(run: Run) -> str | None:
+    """Return that events.jsonl is not what the run wrote; None if it is, as far as a checksum tells.
+
+    That of a finished run is in its summary. Of an unfinished one, what is before its newest checkpoint is compared.
+    """
+    if run.status == STATUS_RUNNING:
+        return None
+    written = (run.summary or {}).get("events")
+    is_whole = written is not None
+    if (written := written or events_before(run.path)) is None:
+        return None
+    try:
+        status = run.events.stat()
+        # A sparse file must not be read to its end.
+        is_as_long = status.st_size == written["bytes"] if is_whole else status.st_size >= written["bytes"]
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        is_same = is_as_long and _checksum_once(run.events, written["bytes"], stamp) == written
+    except OSError:
+        return None  # whoever reads the events reports it
+    return None if is_same else f"{run.events} changed since the run wrote it: what is shown of it may be wrong"
+
+
+@lru_cache(maxsize=64)
+def _checksum_once(path: Path, length: int, stamp: tuple[int, ...]) -> dict[str, Any]:
+    """Return the checksum of a file that has not changed as long as its stamp stays: pages are drawn every second."""
+    return checksum_of_start(path, length)
+
+
 def resume_hint(path: Path | str) -> str:
     """Return how to resume a run. Without a checkpoint, it starts from the beginning."""
     return f"Resume it:  esper resume {shlex.quote(str(path))}"
 
 
-def _read(model: type[_Model], path: Path) -> tuple[Any, _Model]:
-    """Return what a JSON file holds, and its checked part."""
+def _read(model: type[_Model], path: Path, sums: Mapping[str, str] = MappingProxyType({})) -> tuple[Any, _Model]:
+    """Return what a JSON file holds, and its checked part. ``sums``: the SHA-256 of files, by name."""
     value = read_json(path)
+    if path.name in sums and sha256(read_bytes(path)).hexdigest() != sums[path.name]:
+        raise RunFolderError.unreadable(path, "it was changed since the run wrote it")
     try:
         return value, model.model_validate(value)
     except ValidationError as error:

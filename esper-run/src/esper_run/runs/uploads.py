@@ -182,7 +182,7 @@ class Uploader:
             after = None
             with suppress(OSError, ValueError):
                 # Who claimed it from this directory had its lock, and so has ended.
-                after = read_bytes(path / CLAIM_FILE, limit=1000).decode()
+                after = read_bytes(path / CLAIM_FILE, 1000).decode()
             self._take(self._store, path.resolve(), after)
 
     def _take(self, store: Store, path: Path, after: str | None) -> None:

@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from esper_core.leyline.errors import EsperError, Problem, RunFolderError, one_line
-from esper_core.leyline.files import open_regular, refuse_link
+from esper_core.leyline.files import open_regular, refuse_special
 from esper_run.stores import FILE_PATH, RUN_NAME, ClaimLost, StoredRun
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Storage:
         with reported(self.url):
             try:
                 if isinstance(self.files, LocalFileSystem):
-                    refuse_link(Path(path))
+                    refuse_special(Path(path))
                     # Opening a pipe would wait for ever, and opening a device can have effects of its own.
                     file: Any = open_regular(path)
                 else:

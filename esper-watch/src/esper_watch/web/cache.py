@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import events
-from esper_core.leyline.files import user_cache
+from esper_run.stores import user_cache
 from esper_watch import history
 
 if TYPE_CHECKING:

@@ -157,6 +157,23 @@ def test_a_run_with_a_link_in_it_is_not_read(server, name):
         assert "secret" not in text
 
 
+@pytest.mark.parametrize("name", LINKED)
+def test_a_huge_file_makes_a_row_of_its_run_and_hides_no_other(make_run, tmp_path, name):
+    run = make_run(environments=1, steps=2)
+    other = shutil.copytree(run, run.parent / "20261122-101512-late-wren")
+    with (run / name).open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        file.truncate(1 << 40)
+    with served(run.parent) as server:
+        status, _, text = ask(server, "/")
+        assert status == 200
+        assert run.name in text
+        assert other.name in text
+        assert ("a line has more than" in text) is (name == "events.jsonl")
+        for path in (f"/run/{run.name}", f"/run/{other.name}", f"/compare?runs={run.name},{other.name}"):
+            assert ask(server, path)[0] in (200, 409)
+
+
 def test_only_the_named_run_is_shown(runs_folder):
     with served(runs_folder, only=RUN) as server:
         assert ask(server, f"/run/inside-{LINKED[0]}")[0] == 404

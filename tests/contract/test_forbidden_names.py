@@ -1,5 +1,6 @@
-"""No private names of torch, and nothing that executes foreign data: pickle, eval, torch.load, unsafe YAML."""
+"""No private names of torch, nothing that executes foreign data, and no files that are opened unsafely."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -44,3 +45,51 @@ def test_nothing_executes_bytes_from_a_file() -> None:
 def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:
     """No code tests whether a name is in ``locals()``."""
     assert lines_with(IN_LOCALS) == []
+
+
+OPENING = {"open", "fdopen", "read_text", "read_bytes", "write_text", "write_bytes", "load_file", "FileHandler"}
+"""Calls that open a file: functions by their name, methods by theirs."""
+
+OPENERS = {
+    "esper_core/leyline/files.py": "opens all files of runs, networks, plans and stores",
+    "esper_core/plugins/loader.py": "hashes the source of an installed plugin",
+    "esper_core/plugins/process_state.py": "opens no file: a method of that name",
+    "esper_grow/command.py": "writes the page that the user named",
+    "esper_grow/integrations/attachment.py": "writes beside a checkpoint of the user's trainer",
+    "esper_grow/integrations/transformers.py": "reads a model that the user named",
+    "esper_policies/ppo/trained_policies.py": "writes a policy that was trained",
+    "esper_run/app/run.py": "opens an engine; log.txt is opened by append_regular",
+    "esper_run/cli/main.py": "the null device",
+    "esper_run/cli/output.py": "stdout",
+    "esper_run/runs/directory.py": "makes new files of a run, and flushes its folder",
+    "esper_run/stores.py": "makes a new file in the cache",
+    "esper_run/watchdog/forks.py": "reads the status of a process",
+    "esper_scale/engines/nodes.py": "hashes an installed module",
+    "esper_scale/engines/processes.py": "streams of a worker",
+    "esper_scale/stores/storage.py": "makes new files, and reads and writes a storage, where links were refused",
+    "esper_study/growbench/engine.py": "files of the benchmark",
+    "esper_study/growbench/table.py": "files of the benchmark",
+    "esper_tasks/own_data.py": "data that the user named",
+    "esper_testing/commands.py": "writes a new package",
+    "esper_testing/fakes.py": "writes a package for a test",
+    "esper_watch/report.py": "makes a new file, which then replaces the report",
+    "esper_watch/web/cache.py": "files of the user's cache",
+}
+"""Modules that open files otherwise than by ``esper_core.leyline.files``, which waits for nothing and has limits."""
+
+
+def test_no_module_opens_files_of_a_run_by_itself() -> None:
+    openers = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            if isinstance(node.func, ast.Attribute) or getattr(node.func, "id", "") in (
+                "open",
+                "load_file",
+                "FileHandler",
+            ):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+                if name in OPENING:
+                    openers.add(path.relative_to(ROOT).as_posix().partition("/src/")[2])
+    assert openers == OPENERS.keys()

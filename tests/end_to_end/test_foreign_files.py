@@ -12,7 +12,7 @@ import pytest
 from tests.end_to_end.conftest import SMALL, run_once
 
 FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
-KINDS = ("pipe", "folder", "nested")
+KINDS = ("pipe", "folder", "nested", "sparse")
 SHORT = ("--set", "episode.steps=2")
 NESTED = "[" * 100_000
 SECONDS = 60
@@ -47,12 +47,17 @@ def run(finished, tmp_path):
 
 
 def put(kind: str, place: Path) -> None:
-    """Put a pipe, a folder, or deeply nested JSON in the place of a file."""
+    """Put a pipe, a folder, a link, deeply nested JSON or a terabyte of nothing in the place of a file."""
     place.unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(place)
     elif kind == "folder":
         place.mkdir()
+    elif kind == "link":
+        place.symlink_to(place.parent / "config.yaml")
+    elif kind == "sparse":
+        with place.open("wb") as file:
+            file.truncate(1 << 40)
     else:
         place.write_text(NESTED)
 
@@ -114,6 +119,31 @@ def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):
     assert answer.status == 1
     assert any(line.startswith(("E413 ", "E421 ")) for line in answer.err.splitlines())
     assert "events.jsonl" in answer.err
+
+
+@needs_pipes
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_a_log_that_is_no_file_is_refused_before_anything_changes(kind, run, esper):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    put(kind, run / "log.txt")
+    before = {path: path.read_bytes() for path in run.glob("*.*") if path.is_file() and path.name != "log.txt"}
+    answer = esper("resume", run, "--quiet")
+    assert answer.status == 1
+    assert f"log.txt: expected a regular file, received a {kind}" in answer.err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_an_older_checkpoint_is_used_where_the_newest_is_sparse(run, esper):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    expected = json.loads((run / "summary.json").read_text())["results"]
+    older, newest = sorted((run / "checkpoints").iterdir())
+    put("sparse", newest / "state.json")
+    answer = esper("resume", run, "--quiet")
+    assert answer.status == 0, answer.err
+    assert f"resuming from checkpoint {older.name}" in answer.err
+    assert json.loads((run / "summary.json").read_text())["results"] == expected
 
 
 def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, tmp_path):

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
@@ -93,6 +94,24 @@ def test_a_file_that_is_too_short_gone_or_on_a_full_disk_is_an_error(
     with pytest.raises(RunFolderError, match=r"E410 cannot write .*: No space left on device"):
         file.settle()
     file.close()
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    with (tmp_path / "events.jsonl").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(RunFolderError, match=r"E430 .*a line has more than 16,777,216 bytes"):
+        list(read_events(tmp_path / "events.jsonl"))
+
+
+def test_the_checksum_is_that_of_the_file_also_when_it_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for after, status in ((None, "done"), (0, "failed"), (None, "stopped")):
+        file = EventFile(path, after=after)
+        file.hear(RunFinished(status=status))
+        file.settle()
+        data = path.read_bytes()
+        assert file.checksum == {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+        file.close()
 
 
 SEED = SeedSignals("b/c", Stage.TRAINING, 0.0, 9, 1, math.nan, GradientHealth(math.inf, 1.0, 1.0, 0.0, 0.0, 0.0))

@@ -73,6 +73,33 @@ def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, m
     assert message in refusal
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "summary.json", "growth.json"])
+def test_a_huge_file_is_refused_without_reading_it_and_hides_no_other_run(write_run, name):
+    path, other = write_run("a", ARMS), write_run("b", ARMS)
+    with (path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    reading = (read_growth, read_run(path)) if name == "growth.json" else (read_run, path)
+    assert "it has more than 67,108,864 bytes; ESPER_MAX_FILE_MIB allows more" in refused("E430", *reading)
+    if name != "growth.json":
+        assert {run.path: run.status for run in list_runs(path.parent)} == {other: "done", path: "unreadable"}
+
+
+def test_the_limit_of_a_file_is_a_setting(write_run, monkeypatch):
+    path = write_run("a", ARMS)
+    (path / "summary.json").write_bytes((path / "summary.json").read_bytes() + b" " * (2 << 20))
+    monkeypatch.setenv("ESPER_MAX_FILE_MIB", "1")
+    assert "more than 1,048,576 bytes" in refused("E430", read_run, path)
+    monkeypatch.setenv("ESPER_MAX_FILE_MIB", "3")
+    assert read_run(path).status == "done"
+
+
+def test_a_link_in_a_run_is_not_followed(write_run):
+    path = write_run("a", ARMS)
+    (path / "summary.json").rename(path.parent / "moved.json")
+    (path / "summary.json").symlink_to(path.parent / "moved.json")
+    assert "received a link" in refused("E430", read_run, path)
+
+
 def test_a_run_of_another_format_is_refused(write_run):
     assert "of format 2; this Esper reads format 1" in refused("E430", read_run, write_run("a", ARMS, format=2))
 

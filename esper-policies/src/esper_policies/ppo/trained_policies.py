@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors, save as written_tensors
 
 from esper_core.leyline import SettingError, State
+from esper_core.leyline.files import read_bytes
 from esper_policies.observations import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS
 from esper_policies.ppo.encoding import WHOLE_COLUMNS
 
@@ -155,7 +156,8 @@ def _files(name: str) -> tuple[bytes, bytes]:
     shipped = resources.files("esper_policies") / "trained" / name
     for home in (Path(name), shipped):
         try:
-            return (home / WORDS).read_bytes(), (home / NUMBERS).read_bytes()
+            words, numbers = (read_bytes(str(home / part), follow=True) for part in (WORDS, NUMBERS))
+            return words, numbers
         except (OSError, ValueError):  # a name that no file can have raises ValueError
             continue
     raise _refused(

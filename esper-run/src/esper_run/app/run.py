@@ -12,6 +12,7 @@ import sys
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from esper_core.leyline.errors import (
     RunFolderError,
 )
 from esper_core.leyline.events import RunFinished, RunStarted
+from esper_core.leyline.files import append_regular, refuse_special
 from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyPosition, run_study
@@ -39,7 +41,7 @@ from esper_run.config import dump_config
 from esper_run.engines import AUTO, THREADS, EngineContext, find_engine, installed_engines
 from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoint_files import Checkpoints
-from esper_run.runs.directory import STATUS_RUNNING, run_lock
+from esper_run.runs.directory import STATUS_RUNNING, report_os_errors, run_lock
 from esper_run.runs.records import read_run, resume_hint
 from esper_run.runs.statistics import results
 from esper_run.runs.uploads import Uploader
@@ -400,6 +402,10 @@ class _RunLog(logging.FileHandler):
         self.on_warning = on_warning
         self.warnings: list[str] = []
 
+    def _open(self) -> TextIOWrapper:
+        # As all files of a run, which may come from anywhere: not through a link, and not where it would wait.
+        return TextIOWrapper(append_regular(Path(self.baseFilename)), encoding="utf-8")
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write a message; pass it on if it is a new warning."""
         with suppress(OSError):  # the disk may be full before the file exists; other files then end the run
@@ -418,7 +424,13 @@ class _RunLog(logging.FileHandler):
 
 @contextmanager
 def _logging(run: Path, on_warning: Callable[[str], None]) -> Iterator[list[str]]:
-    """Write log messages to log.txt within the block; yield the list of warnings, which fills as they come."""
+    """Write log messages to log.txt within the block; yield the list of warnings, which fills as they come.
+
+    Raises:
+        RunFolderError: E410, log.txt is no regular file. A full disk is no reason to stop here.
+    """
+    with report_os_errors(run / "log.txt"):
+        refuse_special(run / "log.txt")
     handler, level = _RunLog(run / "log.txt", on_warning), log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -446,8 +458,8 @@ def _status_of(error: BaseException) -> tuple[RunStatus, int]:
 def _record_end(directory: RunDirectory, named: Path, problem: Problem, trace: str, exit_code: int) -> None:
     """Record that the run's process is ended by a component: in the log, in the manifest, and on stderr."""
     error = EsperError(problem)
-    with suppress(OSError), (directory.path / "log.txt").open("a", encoding="utf-8") as file:
-        file.write(f"{problem.message}\n{trace}\n")
+    with suppress(OSError), append_regular(directory.path / "log.txt") as file:
+        file.write(f"{problem.message}\n{trace}\n".encode(errors="replace"))
     if directory.manifest["status"] == STATUS_RUNNING:  # else its results are complete
         _add_location(error, named)
         with suppress(RunFolderError):

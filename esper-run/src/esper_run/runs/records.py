@@ -341,6 +341,8 @@ def _read_or_problem(path: Path) -> Run | UnreadableRun:
         return read_run(path)
     except RunFolderError as error:
         return UnreadableRun(path, error.problems[0])
+    except OSError as error:  # a folder that may not be searched: one run must not hide the others
+        return UnreadableRun(path, RunFolderError.unreadable(path, error).problems[0])
 
 
 def _list_stored(url: str) -> list[Run | UnreadableRun]:

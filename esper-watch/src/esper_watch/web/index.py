@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline import Problem, RunFolderError
+from esper_core.leyline.errors import one_line
 from esper_core.leyline.files import open_regular
 from esper_run import load_run, read_events
 from esper_watch.figures import arm_styles
@@ -40,6 +41,9 @@ FINAL: Final = ("done", "failed", "interrupted", "stopped")
 
 CHUNK: Final = 4 << 20
 """Bytes of events between two looks at the clock."""
+
+LONGEST_LINE: Final = 16 << 20
+"""Bytes without an end of a line after which the rest of the events is not read."""
 
 TAIL: Final = 512
 """Bytes before the place of reading that are compared, to notice that a file was written anew."""
@@ -188,6 +192,11 @@ class FollowedRun:
                 if (place := chunk.rfind(b"\n")) >= 0:
                     return int(end + place + 1)
                 end += len(chunk)
+                if end - self.offset > LONGEST_LINE:
+                    # No event is as long, and looking for its end would take all memory of a sparse file's reader.
+                    fault = RunFolderError.unreadable(events, f"a line has more than {LONGEST_LINE:,} bytes")
+                    self._fault = self.size, fault
+                    raise fault
         return 0
 
     def _move(self, events: Path, end: int) -> None:
@@ -271,7 +280,11 @@ class RunsFolder:
                     if followed is None:
                         continue
                     followed.refresh(max(0.0, deadline - time.monotonic()))
-                    stamped_card = stamp, card_of(followed)
+                    try:
+                        stamped_card = stamp, card_of(followed)
+                    except Exception as error:  # whatever is in a foreign run, it must not hide the others
+                        reason = one_line(f"{type(error).__name__}: {error}")
+                        stamped_card = stamp, Card(name, "unreadable", f"E430 cannot show this run: {reason}")
                     if followed.share_read == 1.0:
                         self._cards[name] = stamped_card
                         if self._cache is not None and stamped_card[1].status in FINAL:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,7 @@ from esper_core.growth import Transition
 from esper_core.leyline import Action, Cause, Gain, Level, Op, Reason, Stage, Verdict
 from esper_core.leyline.constants import FIRST_LOOK
 from esper_run.app.compose import StudyContext
+from esper_run.app.interrupts import handled_signals
 from esper_run.config.errors import Entry, entry_at
 from esper_run.stores import open_store
 
@@ -187,12 +189,26 @@ def patience_of_the_run(world: Any) -> float | None:
     """Return the patience that a run gives to what watches it."""
     seen: list[float | None] = []
 
-    def watched(patience: float | None, on_hang: object) -> Any:
+    def watched(patience: float | None, *on_end: object) -> Any:
         seen.append(patience)
         return nullcontext(lambda place: None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("esper_run.app.run.watched", watched)
+        _ = type(world)(world._sets, world._folder).events
+    return seen[0]
+
+
+def grace_of_the_run(world: Any) -> float:
+    """Return how long a run lets a step go on after a signal."""
+    seen: list[float] = []
+
+    def handled(run: Path, grace: float, on_overdue: Any) -> Any:
+        seen.append(grace)
+        return handled_signals(run, grace, on_overdue)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("esper_run.app.run.handled_signals", handled)
         _ = type(world)(world._sets, world._folder).events
     return seen[0]
 
@@ -356,6 +372,7 @@ ROWS = [
     Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
     Row("engine.use", "processes", lambda w: w.lives_here, True, False, LANES),
     Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
+    Row("grace", "7", grace_of_the_run, 20.0, 7.0),
     Row("patience", "77", patience_of_the_run, None, 77.0),
     Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),

@@ -5,7 +5,9 @@ act in different environments, so that several share a run. A run of the harmles
 """
 
 import json
+import os
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -230,6 +232,36 @@ def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
         assert world.manifest["status"] == expected
         (world.path / "hostile.py").write_text(plugin())
         assert world.call(plugin(), "resume", str(world.path), engine=row.engine) == 0, world.said
+    assert world.results() == calm.results()
+    assert differing(world, calm) == set()
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "engine", "status"),
+    [
+        ("losses", HANG, "processes", 128 + signal.SIGTERM),
+        ("step", HANG, "threads", 128 + signal.SIGTERM),
+        ("step", DEADLOCK, "threads", KILLED),
+    ],
+)
+def test_a_signal_ends_a_run_that_hangs_within_its_grace(
+    place: str, code: str, engine: str, status: int, processes: Any, calm: World, tmp_path: Path
+) -> None:
+    """The last checkpoint stands, and the resumed run ends as one that was never disturbed."""
+    world, marker = World(processes, tmp_path), tmp_path / "hangs"
+    (tmp_path / "run.yaml").write_text(RUN.replace("patience: 5", "patience: 300\ngrace: 2"))
+    (tmp_path / "hostile.py").write_text(plugin({place: f"open('hangs', 'w').close(); {code}"}))
+    pid = processes.start("run", "run.yaml", "--quiet", "--engine", engine, cwd=tmp_path)
+    processes.wait_for(marker.exists)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGTERM)
+    assert processes.wait(60.0) == status, world.said
+    assert "interrupted by signal 15" in world.said
+    assert time.monotonic() - began < 20  # 2 + 5 seconds where nothing else runs on the machine
+    assert world.manifest["status"] == "interrupted"
+    assert world.path is not None
+    (world.path / "hostile.py").write_text(plugin())
+    assert world.call(plugin(), "resume", str(world.path), engine=engine) == 0, world.said
     assert world.results() == calm.results()
     assert differing(world, calm) == set()
 

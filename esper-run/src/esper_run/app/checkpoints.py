@@ -36,6 +36,7 @@ FREE_TO_CHANGE: Final = frozenset(
         "lanes",
         "engine",
         "patience",
+        "grace",
         "device",
         "devices",
         "checkpoints",

@@ -7,8 +7,10 @@ it says where the run is and how to resume it.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import sys
+import tempfile
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +36,7 @@ from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_value
 from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
-from esper_run.app.interrupts import handled_signals
+from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.resolution import ConfiguredEngine, resolved_config
 from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
@@ -207,14 +209,15 @@ class _Session:
             begin: Writes to the run directory that the run starts or is resumed.
         """
         plugins, path = self.composition.resolution.plugins, self.directory.path
-        device = str(self.composition.recipe.device)
+        grace, device = self.composition.config.grace, str(self.composition.recipe.device)
         info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
-        with handled_signals(self.named) as raise_if_interrupted, _logging(path, self.on_warning) as warnings:
+        record = partial(_record_interruption, self.directory, self.named)
+        with handled_signals(self.named, grace, record) as signals, _logging(path, self.on_warning) as warnings:
             try:
                 begin()
                 warnings += self.position.state.plain["warnings"]
-                finished, clock, events = self._train(info, observers, warnings, raise_if_interrupted)
-                with self._watched():
+                finished, clock, events = self._train(info, observers, warnings, signals)
+                with self._watched(signals):
                     sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 outcome = Outcome(path, self.named, self._results(finished), timing, events, tuple(warnings), sections)
@@ -227,18 +230,19 @@ class _Session:
                     self.directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
                 except RunFolderError as second:
                     log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
-                with self._watched():
+                with self._watched(signals):
                     observers.run_finished(info, RunOutcome(status, _reason(error)))
                 _add_location(error, self.named)
                 raise
-            with self._watched():
+            with self._watched(signals):
                 observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
         return outcome
 
-    def _watched(self) -> AbstractContextManager[Heartbeat]:
+    def _watched(self, signals: SignalHandler) -> AbstractContextManager[Heartbeat]:
         """Return a context in which a component that blocks or crashes this process is named."""
         patience = self.composition.config.patience
-        return watched(None if patience == "auto" else patience, partial(_record_end, self.directory, self.named))
+        on_end = partial(_record_end, self.directory, self.named)
+        return watched(None if patience == "auto" else patience, on_end, signals.interruption)
 
     def _size(self) -> dict[str, Any]:
         """Return what both plugins and the first event say of the run."""
@@ -246,7 +250,7 @@ class _Session:
         return {"arms": arms, "rounds": config.rounds, "environments": config.instances, "steps": config.episode.steps}
 
     def _train(
-        self, info: RunInfo, observers: Observers, warnings: list[str], raise_if_interrupted: Callable[[], None]
+        self, info: RunInfo, observers: Observers, warnings: list[str], signals: SignalHandler
     ) -> tuple[Sequence[EpisodeFinished], Clock, Mapping[str, Any]]:
         """Train to the end; return how every episode ended, where the time went, and the checksum of the events."""
         resolution, position, path = self.composition.resolution, self.position, info.path
@@ -254,7 +258,7 @@ class _Session:
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
         # stdout is for what the command prints; sinks close in bounded time by themselves
-        with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched() as heartbeat:
+        with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched(signals) as heartbeat:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"
             log.info("run %s %s", info.id, start)
             if position.skipped:
@@ -272,12 +276,25 @@ class _Session:
             if position.number:
                 checkpoints.return_to(position.number)
             writer = CheckpointWriter(
-                checkpoints, events, clock, warnings, settings.every, raise_if_interrupted, decisive, position.number
+                checkpoints,
+                events,
+                clock,
+                warnings,
+                settings.every,
+                signals.raise_if_interrupted,
+                decisive,
+                position.number,
             )
             writer.on_written = self.on_checkpoint
             composed = self.composition
-            engine = self._open_engine(closing, raise_if_interrupted)
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, heartbeat)
+            engine = self._open_engine(closing, signals.raise_if_interrupted)
+
+            def beat(pool_index: int) -> None:
+                heartbeat(pool_index)
+                if pool_index < 0:  # on the run's own thread, which may wait for a worker that hangs
+                    signals.raise_if_expired()
+
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, beat)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
@@ -462,9 +479,19 @@ def _record_end(directory: RunDirectory, named: Path, problem: Problem, trace: s
         file.write(f"{problem.message}\n{trace}\n".encode(errors="replace"))
     if directory.manifest["status"] == STATUS_RUNNING:  # else its results are complete
         _add_location(error, named)
+        status: RunStatus = "interrupted" if problem.code == "E401" else "failed"
         with suppress(RunFolderError):
-            directory.finish(status="failed", exit_code=exit_code, reason=str(problem))
+            directory.finish(status=status, exit_code=exit_code, reason=str(problem))
     print(*error.problems, trace, sep="\n", file=sys.stderr, flush=True)
+
+
+def _record_interruption(directory: RunDirectory, named: Path, problem: Problem, exit_code: int) -> None:
+    """Record that the run's process is ended since the run did not end in time, with the traceback of its threads."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        trace = file.read().decode(errors="replace")
+    _record_end(directory, named, problem, trace, exit_code)
 
 
 def _reason(error: BaseException) -> str:

@@ -161,7 +161,10 @@ class RunConfig(Section):
     )
     patience: Patience = Field(
         default="auto",
-        description="Seconds after which a component hangs; auto: 20 times the longest part of a step, at least 600.",
+        description="Seconds after which a component hangs; auto: 20 times the longest part of a step, at least 180.",
+    )
+    grace: float = Field(
+        default=20.0, gt=0, description="Seconds that a step may go on after a signal; then the run gives it up."
     )
     randomness: Literal["auto", "always"] = Field(
         default="auto", description="Whether networks draw random numbers in a pass; auto: determined by a trial pass."

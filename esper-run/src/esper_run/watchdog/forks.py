@@ -8,11 +8,10 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import torch
 
-_END_SIGNALS: Final = {number for number in signal.Signals if number.name in ("SIGHUP", "SIGINT", "SIGTERM")}
+from esper_run.watchdog.interruption import END_SIGNALS
 
 
 def can_fork() -> bool:
@@ -25,13 +24,13 @@ def fork() -> int:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # a component replaced or closed it
             stream.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads, whose locks a fork must not wait for
             pid = os.fork()
         if pid == 0:
-            for number in _END_SIGNALS:
+            for number in END_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

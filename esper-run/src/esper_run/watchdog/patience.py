@@ -8,7 +8,7 @@ from typing import Final
 FIRST_SECONDS: Final = 3600.0
 """Patience before the first step is done."""
 
-LEAST_SECONDS: Final = 600.0
+LEAST_SECONDS: Final = 180.0
 LONGEST_REQUESTS: Final = 20.0
 """Patience afterwards, in seconds and in multiples of the longest request so far; the larger one counts."""
 

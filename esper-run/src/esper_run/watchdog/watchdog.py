@@ -24,6 +24,8 @@ from esper_run.watchdog.patience import Patience
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from esper_run.watchdog.interruption import Interruption
+
     OnEnd = Callable[[Problem, str, int], object]
 
 
@@ -51,14 +53,19 @@ class Heartbeat:
         return every, other
 
 
+SECONDS_BEYOND_GRACE: Final = 4.0
+"""How long a run that was asked to end may go on after its grace: its own thread ends it somewhat earlier."""
+
+
 @contextmanager
-def watched(patience: float | None, on_end: OnEnd) -> Iterator[Heartbeat]:
+def watched(patience: float | None, on_end: OnEnd, interruption: Interruption | None = None) -> Iterator[Heartbeat]:
     """Watch this process within the block; yield what has to be called again and again.
 
     Args:
         patience: Seconds between two calls after which the process is killed; None: as for workers.
         on_end: Called in the watching process before that, or when the process crashed, with the error, the traceback
             of all threads, and the exit code for the manifest.
+        interruption: Whether the run was asked to end; it is killed then, too, if no thread of it can end it.
     """
     if not can_fork():
         yield Heartbeat()
@@ -66,7 +73,7 @@ def watched(patience: float | None, on_end: OnEnd) -> Iterator[Heartbeat]:
     report, heartbeat, run = CrashReport(), Heartbeat(), os.getpid()
     pid = fork()
     if pid == 0:
-        _watch(run, report, heartbeat, Patience(patience), on_end)
+        _watch(run, report, heartbeat, Patience(patience), on_end, interruption)
     try:
         with report.enabled():
             yield heartbeat
@@ -76,18 +83,30 @@ def watched(patience: float | None, on_end: OnEnd) -> Iterator[Heartbeat]:
         report.close()
 
 
-def _watch(run: int, report: CrashReport, heartbeat: Heartbeat, patience: Patience, on_end: OnEnd) -> NoReturn:
+def _watch(
+    run: int,
+    report: CrashReport,
+    heartbeat: Heartbeat,
+    patience: Patience,
+    on_end: OnEnd,
+    interruption: Interruption | None,
+) -> NoReturn:
     """Watch the process of the run until it ends, or stands still for too long."""
     leave = os._exit
     try:
         tick, waited, beats = min(1.0, patience.seconds / 4), 0.0, (0, 0)
-        process = os.pidfd_open(run)
+        process, problem = os.pidfd_open(run), None
         while waited < patience.seconds:
             ended, _, _ = select.select([process], [], [], tick)
             if ended or os.getppid() != run:
                 if trace := report.trace:
                     on_end(_crash(trace), trace, 1)
                 leave(0)
+            if interruption is not None:
+                interruption.look()
+                if interruption.is_expired(SECONDS_BEYOND_GRACE):
+                    problem = _overdue(interruption)
+                    break
             if heartbeat.beats != beats:
                 beats = heartbeat.beats
                 if beats[1]:  # a step is done
@@ -96,10 +115,16 @@ def _watch(run: int, report: CrashReport, heartbeat: Heartbeat, patience: Patien
             elif not is_stopped(run):
                 waited += tick
         report.request(run)
-        on_end(_hang(waited), report.trace, 128 + signal.SIGKILL)
+        on_end(problem or _hang(waited), report.trace, 128 + signal.SIGKILL)
         os.kill(run, signal.SIGKILL)
     finally:
         leave(1)
+
+
+def _overdue(interruption: Interruption) -> Problem:
+    """Return the error for a run that was asked to end, and could not."""
+    message = f"interrupted by signal {interruption.number}; a component did not return, and the run was killed"
+    return Problem("E401", message, hint="log.txt has the traceback of its threads, too.")
 
 
 def _hang(seconds: float) -> Problem:

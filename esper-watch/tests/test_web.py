@@ -3,13 +3,15 @@
 import http.client
 import json
 import os
+import resource
 import shutil
 import socket
 import struct
 import sys
 import threading
+import time
 from base64 import b64encode
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -23,6 +25,7 @@ from esper_core.leyline import ConfigError
 from esper_core.leyline.events import GovernorActed, RunFinished
 from esper_core.telemetry import encode
 from esper_watch.report import read_report, report_page
+from esper_watch.web import connections
 from esper_watch.web.beside import ServerBeside, require_extra
 from esper_watch.web.cache import Cache
 from esper_watch.web.fragments import run_fragments
@@ -172,6 +175,31 @@ def test_a_huge_file_makes_a_row_of_its_run_and_hides_no_other(make_run, tmp_pat
         assert ("a line has more than" in text) is (name == "events.jsonl")
         for path in (f"/run/{run.name}", f"/run/{other.name}", f"/compare?runs={run.name},{other.name}"):
             assert ask(server, path)[0] in (200, 409)
+
+
+def test_idle_connections_do_not_keep_the_owner_out(make_run, monkeypatch):
+    """They need no token. Each takes an open file, of which a process may often have 1,024."""
+    monkeypatch.setattr(connections, "SECONDS_TO_WAIT", 0.2)
+    run = make_run(environments=1, steps=2)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with served(run.parent) as server, ExitStack() as opened:
+        assert ask(server, "/")[0] == 200
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[1], 8192), before[1]))
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        started = [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"]
+        for number in range(200):
+            idle = opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            with suppress(OSError):  # the server has closed it already
+                idle.sendall(started[number % 3])
+        began = time.monotonic()
+        assert ask(server, "/")[0] == 200
+        assert time.monotonic() - began < 1
+        held = server._server.server_state.connections
+        assert len(held) <= connections.MOST_WAITING + 1
+        until = time.monotonic() + 10
+        while held and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not held
 
 
 def test_only_the_named_run_is_shown(runs_folder):

@@ -3,6 +3,7 @@
     index       ``RunsFolder`` and ``FollowedRun``: read the events of runs as they grow, with a cache
     cache       what was read, in the user's cache folder
     access      who may ask: a token, the Host header, and headers that restrict the pages
+    connections those that ask for nothing are closed
     fragments   the parts of a page, each rendered by itself
     site        the pages and their event streams (starlette)
     server      start and stop the server (uvicorn)

@@ -26,6 +26,7 @@ from esper_core import EsperError
 from esper_core.leyline import ConfigError, Problem
 from esper_watch.web.access import LOOPBACK, Access
 from esper_watch.web.cache import Cache
+from esper_watch.web.connections import BACKLOG, LimitedConnection
 from esper_watch.web.index import RunsFolder
 from esper_watch.web.site import Site
 
@@ -53,6 +54,9 @@ class Server:
         self._site = Site(RunsFolder(root, only, Cache()), newest_since=time.time() - 1, tunnel=self.tunnel)
         config = uvicorn.Config(
             self._site.app(self._access),
+            http=LimitedConnection,
+            ws="none",
+            backlog=BACKLOG,
             access_log=False,  # the token would be in it
             log_level="error",
             lifespan="off",

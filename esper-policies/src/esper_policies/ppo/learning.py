@@ -178,9 +178,7 @@ def _step(
     ratio, advantage = change.exp(), normal[rows][is_decision]
     kept = ratio.clamp(1.0 - settings.clip, 1.0 + settings.clip)
     policy_loss = -torch.minimum(ratio * advantage, kept * advantage).mean()
-    value_loss = _value_loss(
-        scores.value[is_decision], worth.value[rows][is_decision], worth.returns[rows][is_decision], settings
-    )
+    value_loss = 0.5 * ((scores.value[is_decision] - worth.returns[rows][is_decision]) ** 2).mean()
     entropies = {head: entropy[is_decision].mean() for head, entropy in chances.entropies().items()}
     undecided = torch.stack(list(entropies.values())).sum()
     loss = policy_loss + settings.value_share * value_loss - entropy * undecided
@@ -197,14 +195,6 @@ def _step(
         "ratio_off": (ratio - 1.0).abs().max().item(),
         **{f"entropy_{head}": entropy.item() for head, entropy in entropies.items()},
     }
-
-
-def _value_loss(now: Tensor, before: Tensor, returns: Tensor, settings: PpoSettings) -> Tensor:
-    off = (now - returns) ** 2
-    if settings.value_clip is not None:
-        near = before + (now - before).clamp(-settings.value_clip, settings.value_clip)
-        off = torch.maximum(off, (near - returns) ** 2)
-    return 0.5 * off.mean()
 
 
 def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[Tensor]:

@@ -80,9 +80,6 @@ class PpoSettings(Settings):
     discount: float = Field(default=1.0, gt=0, le=1, description="Discount of rewards per decision (gamma).")
     trace: float = Field(default=0.97, ge=0, le=1, description="Decay of the generalised advantages (lambda).")
     clip: float = Field(default=0.2, gt=0, le=10, description="Clip range of the probability ratio.")
-    value_clip: float | None = Field(
-        default=None, gt=0, le=1e6, description="Clip range of the values; null: not clipped."
-    )
     value_share: float = Field(default=0.5, ge=0, le=100, description="Weight of the value loss.")
     entropy: float = Field(default=0.02, ge=0, le=10, description="Weight of the entropy bonus in the first round.")
     entropy_end: float = Field(

@@ -1,6 +1,5 @@
 """What ppo learns: known optima, imitation of a teacher, and to try blueprints that were never seen."""
 
-from dataclasses import replace
 
 import pytest
 
@@ -184,11 +183,3 @@ def test_trying_a_blueprint_replaces_only_waiting_and_germinating():
     assert germination_of_new(seen, mask, WAIT, names, ()) is None
     assert germination_of_new(seen, mask, WAIT, (), names) is None
     assert germination_of_new(seen, mask.shut(), WAIT, (), ()) is None
-
-
-@pytest.mark.parametrize(("price", "looks"), [(10.0, True), (20.0, True), (20.1, False), (None, True)])
-def test_look_up_to_limits_the_price_of_tries(price, looks):
-    policy = Ppo(SPACE, **NARROW, learn=False, look_at_new=True, look_up_to=20)
-    seen, mask = scene()
-    policy.act([replace(seen, price=price)], [mask])
-    assert bool(policy._memories[0].looked_at) == looks

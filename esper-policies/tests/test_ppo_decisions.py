@@ -150,23 +150,6 @@ def test_only_possible_decisions_are_drawn(drawn_problem, seed):
     assert by_chance[best.op.item(), best.candidate.item()] == pytest.approx(max(by_chance.values()), abs=CLOSE)
 
 
-@given(problems, st.floats(0.0, 1.0))
-@settings(max_examples=100, deadline=None)
-def test_advancing_needs_the_given_certainty(drawn_problem, sure):
-    chances = drawn_problem.chances
-    likely, plain, careful = chances.ops[0, BLENDS].exp().item(), chances.best(), chances.best(sure)
-    if likely >= sure:
-        assert (careful.op.item(), careful.candidate.item()) == (plain.op.item(), plain.candidate.item())
-        return
-    alternatives = {
-        (number, place): log_chance(drawn_problem, op, place, {})
-        for op, number, place in decisions(drawn_problem)
-        if number != BLENDS
-    }
-    chosen = careful.op.item(), careful.candidate.item()
-    assert alternatives[chosen] == pytest.approx(max(alternatives.values()), abs=CLOSE)
-
-
 def test_decisions_are_drawn_with_their_chances():
     drawn_problem = problem(12345)
     drawn_problem.legal = [[True] * len(drawn_problem.home) for _ in OPS[1:]]

@@ -230,8 +230,7 @@ class Ppo:
             chosen = self._chosen(environments, seen, [observations[n].step for n in environments])
             for row, (environment, state) in enumerate(zip(environments, seen, strict=True)):
                 self._memories[environment].levels = state.levels
-                tries_new = self.settings.tries_new(observations[environment].price)
-                actions.append(self._action(state, chosen, row, environment, masks[environment], tries_new=tries_new))
+                actions.append(self._action(state, chosen, row, environment, masks[environment]))
         return actions
 
     def _chosen(self, environments: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
@@ -247,17 +246,16 @@ class Ppo:
             scores, after = self.network(batch, before)
             chances = Chances(scores, batch.legal, batch.home)
             luck = [self._luck(n, step) for n, step in zip(whose, [*steps, *[0] * more], strict=True)]
-            chosen = chances.drawn(torch.tensor(luck)) if settings.learn else chances.best(settings.sure)
+            chosen = chances.drawn(torch.tensor(luck)) if settings.learn else chances.best()
         if self.network.memory is not None:
             for row, environment in enumerate(environments):
                 self._memories[environment].hidden = after[0, row].clone()
         return chosen
 
-    def _action(
-        self, seen: Seen, chosen: Chosen, row: int, environment: int, mask: ActionMask, *, tries_new: bool
-    ) -> Action:
+    def _action(self, seen: Seen, chosen: Chosen, row: int, environment: int, mask: ActionMask) -> Action:
         action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
         memory = self._memories[environment]
+        tries_new = self.settings.look_at_new and not self.settings.learn
         if tries_new and (new := germination_of_new(seen, mask, action, self._names, memory.looked_at)):
             memory.looked_at, action = (*memory.looked_at, str(new.blueprint)), new
         return self.options.with_options(action, {head: int(choice[row]) for head, choice in chosen.details.items()})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
+from esper_core.leyline import ARGUMENTS, Action, Blend, Curve
 from esper_policies.observations import CANDIDATE_COLUMNS, SLOT_COLUMNS
 from esper_policies.ppo.encoding import OPS, WHOLE_COLUMNS
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from esper_policies.ppo.encoding import Batch
 
-
-_ADVANCE = OPS.index(Op.ADVANCE)
 
 NEVER = -1e9
 """Logit of an illegal choice: finite, so that 0 times it stays 0."""
@@ -124,15 +122,9 @@ class Chances:
         """Draw a decision for each environment from ``luck``, (B, 1 + heads) numbers in [0, 1)."""
         return self._parted(_quantile(self.joint, luck[:, 0]), lambda chances, n: _quantile(chances, luck[:, 1 + n]))
 
-    def best(self, sure: float = 0.0) -> Chosen:
-        """Return the likeliest decision of each environment; ADVANCE only if it is at least as likely as ``sure``."""
-        joint, wide = self.joint, self.legal.shape[2]
-        blends = (torch.arange(joint.shape[1], device=joint.device) - 1).div(
-            max(1, wide), rounding_mode="floor"
-        ) + 1 == _ADVANCE
-        unsure = self.ops[:, _ADVANCE].exp() < sure
-        joint = joint.masked_fill(unsure[:, None] & blends, NEVER)
-        return self._parted(joint.argmax(1), lambda chances, n: chances.argmax(1))
+    def best(self) -> Chosen:
+        """Return the likeliest decision of each environment."""
+        return self._parted(self.joint.argmax(1), lambda chances, n: chances.argmax(1))
 
     def _parted(self, joint: Tensor, choose: _Choose) -> Chosen:
         wide = max(1, self.legal.shape[2])

@@ -40,15 +40,6 @@ class PpoSettings(Settings):
         default=False,
         description="With learn: false, whether each blueprint absent from training is germinated once per episode.",
     )
-    look_up_to: float | None = Field(
-        default=None, ge=0, description="Highest price at which look_at_new applies; null: at any price."
-    )
-    sure: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="With learn: false, least probability at which advance is taken, else the next likeliest op.",
-    )
     blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
         default=("add",), description="Blend operators to choose from."
     )
@@ -112,12 +103,3 @@ class PpoSettings(Settings):
             msg = "horizon: cut needs a discount below 1, since returns of endless episodes would be infinite"
             raise ValueError(msg)
         return self
-
-    def tries_new(self, price: float | None) -> bool:
-        """Return whether the policy tries new blueprints at this price of growth.
-
-        >>> PpoSettings(learn=False, look_at_new=True, look_up_to=20).tries_new(40)
-        False
-        """
-        cheap = self.look_up_to is None or price is None or price <= self.look_up_to
-        return self.look_at_new and not self.learn and cheap

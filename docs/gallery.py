@@ -31,6 +31,7 @@ from esper_core.plugins import html_of
 from esper_core.telemetry import decode, encode
 from esper_run import cli
 from esper_run.cli.output import print_results
+from esper_run.formats import plain
 from esper_watch import read_history
 from esper_watch.animation import growing_picture
 from esper_watch.formats import format_value, short_name
@@ -107,8 +108,10 @@ def result_of(run: Path) -> dict[str, Any]:
     drawn = {(arm, seed) for arm in arms for seed in history.environments(0, arm)[:NETWORKS]}
     lives = [life for life in history.seeds if (life.arm, life.seed) in drawn]
     episodes = [episode for episode in history.episodes if episode.arm in arms]
+    report = read_report(run, history)
     return {
-        "found": list(_found(read_report(run, history), history)),
+        "found": list(_found(report, history)),
+        "config": f"growth: {{incubation: {report.incubation}}}",
         "started": json.loads(encode(replace(history.started, run="", arms=tuple(arms), choices={}))),
         "slots": {arm: history.slots[arm] for arm in arms},
         "metrics": {
@@ -234,7 +237,7 @@ def pictures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the figures by their file names, and the animated one of the first page."""
     drawn = {}
     for name, result in results.items():
-        report = Report(history_of(result), None, "", "", has_checkpoint=False)
+        report = Report(history_of(result), None, "", result["config"], has_checkpoint=False)
         drawn[f"gallery-{name}.svg"] = growing_picture(report, animated=False)
         if name == "sequence":
             drawn["growing.svg"] = growing_picture(report)
@@ -245,7 +248,7 @@ def page() -> str:
     """Return the text of every example with its figure, its command, and what it found."""
     parts = []
     for name, example in EXAMPLES.items():
-        findings = "\n".join(f"- {text}" for text in load(name)["found"])
+        findings = "\n".join(f"- {plain(text)}" for text in load(name)["found"])
         figure = f"![A network of this run, and its learning curves](pictures/gallery-{name}.svg)"
         parts.append(
             f"## {example.title}\n\n{example.text}\n\n```sh\n{example.command}\n```\n\n{figure}\n\n{findings}\n"

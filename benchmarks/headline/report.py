@@ -18,7 +18,7 @@ from benchmarks.headline.analysis import (
 )
 from benchmarks.headline.arms import DEFICIT, CellStudy
 from benchmarks.headline.cells import CELLS
-from esper_run.runs.statistics import format_flops
+from esper_run.formats import format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

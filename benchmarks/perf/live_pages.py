@@ -64,7 +64,7 @@ def follow_run(command: list[str], folder: Path) -> float:
     begun: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as runs:
         with ServerBeside(Path(runs), "/") as server:
-            url = server.lines()[0].split()[-1]
+            url = server.lines()[1]
             run = subprocess.Popen([*command, "--runs-dir", runs], cwd=folder, stdout=subprocess.DEVNULL)
             reader = threading.Thread(target=_read_page, args=(url, Path(runs), server.pid, begun))
             reader.start()

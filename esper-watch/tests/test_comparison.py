@@ -217,20 +217,24 @@ def test_one_run_is_compared_in_words(esper, write_run):
         "grown is better than twin",
         "  +20.4 points, 95 % interval +20.1 to +20.6 points, bootstrap +20.2 to +20.6 points; 8 pairs",
     ]
-    figures = r"  p = 0\.0078, effect size \+83\.\d\d, Mann-Whitney p = 0\.02\d, Cliff's delta \+0\.70"
+    figures = r"  p = 0\.0078, effect size \+83\.\d, Mann-Whitney p = 0\.02\d, Cliff's delta \+0\.703"
     assert re.fullmatch(figures, answer.out.splitlines()[6])
 
 
 @pytest.mark.parametrize(
     ("arms", "margin", "why"),
     [
-        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, because a verdict needs 8 RNG"),
+        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, because a verdict needs 8 net"),
         ({"a": BETTER, "b": NOISE}, 0.25, "because the interval does not clear the margin of 25.0 points\n"),
         ({"a": NOISE, "b": NOISE}, 0.0, "because the interval does not clear 0\n"),
-        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "a verdict needs 9 RNG seeds among 10 comparisons\n"),
+        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "needs 9 networks of each arm among 10 comparisons\n"),
         ({"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE}, 0.0, "because p, adjusted for 3 comparisons, is above 0.05\n"),
         ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, 0.0, "because a figure is not finite\n"),
-        ({"a": [0.5], "b": [0.6]}, 0.0, "a verdict needs 8 RNG seeds\n  -10.0 points; 1 pair\n"),
+        (
+            {"a": [0.5], "b": [0.6]},
+            0.0,
+            "a verdict needs 8 networks of each arm\n  \N{MINUS SIGN}10.0 points; 1 pair\n",
+        ),
     ],
 )
 def test_a_missing_verdict_is_explained(esper, write_run, arms, margin, why):
@@ -250,7 +254,7 @@ def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
     (pair,) = output["comparisons"]
     assert list(pair) == [
         "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",
-        "effect_size", "boot_low", "boot_high", "u", "u_p", "cliffs_delta",
+        "effect_size", "family", "boot_low", "boot_high", "u", "u_p", "cliffs_delta",
     ]  # fmt: skip
     assert pair["paired"] is False
     assert answer.err == f"warning: {output['warnings'][0]}\n"
@@ -275,13 +279,26 @@ def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike
     assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
     assert together.endswith("\n10 other pairs of arms were not compared: esper compare --all compares every pair.\n")
     assert "not compared" not in alone
-    comparisons = esper("compare", OTTER, HERON, "--json").json["comparisons"]
-    assert (len(comparisons), comparisons[0]["p_holm"]) == (5, pytest.approx(5 * 2 / 2**8))
+
+
+def test_one_question_has_one_adjusted_p_value_in_every_view(esper, unlike):
+    """Alone, with another run, with --all and with --arm: that of the three pairs of its run."""
+    calls = [[OTTER], [OTTER, HERON], [OTTER, HERON, "--all"], [OTTER, "--arm", "heuristic", "--arm", "twin"]]
+    adjusted = [
+        comparison["p_holm"]
+        for call in calls
+        for comparison in esper("compare", *call, "--json").json["comparisons"]
+        if (comparison["a"].rpartition("/")[2], comparison["b"].rpartition("/")[2]) == ("heuristic", "twin")
+        and comparison["paired"]
+    ]
+    assert adjusted == [pytest.approx(3 * 2 / 2**8)] * 6
+    families = [comparison["family"] for comparison in esper("compare", OTTER, HERON, "--json").json["comparisons"]]
+    assert sorted(families) == [1, 3, 3, 3, 3]
 
 
 def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_path):
     every = esper("compare", OTTER, HERON, "--all").out
-    assert "a verdict needs 10 RNG seeds among 15 comparisons\n" in every
+    assert "adjusted for 9 comparisons)" in every
     assert "not compared" not in every
     named = esper("compare", OTTER, HERON, "--arm", "heuristic", "--arm", "twin", "--json").json
     assert len(named["comparisons"]) == 6

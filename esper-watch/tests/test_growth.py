@@ -18,6 +18,7 @@ from esper_watch import decisions, growth, headline, pages, views
 from esper_watch.history import History, SeedLife
 from esper_watch.history_records import Look
 from esper_watch.report import read_report, write_report
+from tests.support.html_pages import typed
 from tests.support.run_folders import stage_changed
 
 STYLE = Path(pages.__file__).with_name("templates") / "report.css"
@@ -47,10 +48,10 @@ def test_a_pruned_seed_leaves_its_lane_to_the_next_and_seeds_at_once_have_lanes_
     beside = life((1, Stage.GERMINATED), (20, Stage.FOSSILISED), number=1)
     later = life((9, Stage.GERMINATED), number=2)
     assert growth._in_lanes([first, beside, later]) == [[first, later], [beside]]
-    assert [(frame.start, frame.stage) for frame in growth._frames([first, later], 72)] == [
+    assert [(frame.start, frame.stage) for frame in growth._frames([first, later], 72, on_branch=False)] == [
         (0, ""), (1, "germinated"), (10, "pruned"), (10, "germinated"),
     ]  # fmt: skip
-    assert [(frame.start, frame.stage) for frame in growth._frames([first], 72)][-1] == (12, "")
+    assert [(frame.start, frame.stage) for frame in growth._frames([first], 72, on_branch=False)][-1] == (12, "")
 
 
 def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
@@ -97,7 +98,7 @@ def test_the_slider_the_keys_and_the_address_lead_to_a_step(make_run, browser):
     first = f"{SEEN}.slice(0, 1)[0]"
     assert page.evaluate(first) == ["lane mark stage-fossilised", "● kept, 72"]
     page.evaluate("location.hash = '#step=20'; new Promise((tell) => setTimeout(tell, 100))")
-    assert page.evaluate(first) == ["lane mark stage-blending", "◑ blending 50 %, 72"]
+    assert page.evaluate(first) == ["lane mark stage-blending", "◑ blending 50\N{NO-BREAK SPACE}%, 72"]
     assert page.evaluate("document.querySelector('.moment output').textContent") == "20 of 40"
     assert "accuracy 64.9" in page.evaluate("document.querySelector('#growth figcaption').innerText")
     page.evaluate("document.querySelector('.moment input').focus()")
@@ -141,7 +142,7 @@ def test_a_decision_names_its_options_and_says_why():
     ]  # fmt: skip
     assert moment.why[0] == (
         "conv: the policy chose this. The gate before blending was open: over 800 examples the gain is at least "
-        "0.1374, above the price of 0.0656 (look 3)."
+        "0.137, above the price of 0.0656 (look 3)."
     )
     assert moment.why[1].startswith("point: conv was chosen in its place. The gate before blending was closed: ")
 
@@ -161,8 +162,8 @@ def test_a_decision_names_its_options_and_says_why():
         ),
         (
             Reason(Cause.GAIN, "", "blending", opinion(0.01, 0.02, look=3, strictness="permissive")),
-            "The gate before blending was open: over 800 examples the gain is 0.1000, above the price of 0.0200, and "
-            "at least 0.0100 (look 3).",
+            "The gate before blending was open: over 800 examples the gain is 0.1, above the price of 0.02, and "
+            "at least 0.01 (look 3).",
         ),
     ],
 )
@@ -279,16 +280,16 @@ def test_a_run_that_goes_on_says_what_it_gained_so_far_and_whether_it_moves(make
     change(run, "events.jsonl", r'.*"type":"(episode|update|run)-finished".*\n', "")
     (run / "summary.json").unlink()
     answers = dict(headline.facts(read_report(run)))
-    assert answers["Progress"] == "100 % (640 of 640 steps)"
-    assert answers["So far"].startswith("grown +28.9 points over its twin")
-    assert re.search(r"after step 40, 95 % interval \+28\.9 to \+28\.9 points; n = 8$", answers["So far"])
-    assert re.fullmatch(r"twin \+\d\.\d points in validation accuracy over the last 10 steps", answers["Lately"])
+    assert typed(answers["Progress"]) == "100 % (640 of 640 steps)"
+    assert typed(answers["So far"]).startswith("grown +28.9 points over its twin")
+    assert re.search(r"after step 40, 95 % interval \+28\.9 to \+28\.9 points; n = 8$", typed(answers["So far"]))
+    assert re.fullmatch(r"twin \+\d\.\d points in validation accuracy over the last 10 steps", typed(answers["Lately"]))
     assert datetime.fromisoformat(answers[headline.LAST_EVENT]).tzinfo is not None
 
 
 def test_a_finished_run_says_what_growth_gained_and_cost(report):
-    assert list(headline.facts(report)) == [
+    assert [(name, typed(text)) for name, text in headline.facts(report)] == [
         ("Gain", "grown +30.0 points over its twin (80.0 % against 50.0 %), 95 % interval +28.0 to +32.0 points"),
         ("Cost", "grown +72 parameters (+14 %)"),
-        ("Time", "40 s in all, 20 steps per second; seeds in isolation took 20 %"),
+        ("Time", "40 s in all, 20 steps/s; training of undecided seeds took 20 %"),
     ]

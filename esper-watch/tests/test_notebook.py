@@ -65,10 +65,10 @@ def test_a_finished_run_shows_figures_verdicts_and_a_curve_for_each_arm(make_run
     run = make_run(environments=8, steps=40)
     html = html_of(run)
     text = Page(html).text
-    for phrase in ("done", "8 environments", "+30.0 points", "better", "Acts of the governor: 1 × roll-back.", "grown"):
+    for phrase in ("done", "8 networks", "+30.0 points", "better", "Acts of the governor: 1 × roll-back.", "grown"):
         assert phrase in text
     assert "Seeds that went wrong and were removed: 1." in text
-    assert "Validation accuracy, mean over environments, by step" in text
+    assert "Validation accuracy, mean over networks, by step" in text
     assert html.count("<polyline ") == 2
     assert len(html) < 12_000
 
@@ -157,6 +157,6 @@ def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted):
     assert "Slot late" in Page(model._esper.named("late")._repr_html_()).text
     page = Page(notebook.network_html(grown))
     assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td", "svg", "rect"}
-    assert "fossilised 72" in page.text
+    assert "kept 72" in page.text
     assert "blending at 40 % 72" in page.text
     assert "\x1b" not in page.text

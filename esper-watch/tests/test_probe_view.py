@@ -40,7 +40,7 @@ def test_a_page_shows_more_than_a_notebook() -> None:
     result = result_of("stem", rows=NOTEBOOK_ROWS + 2).to_dict()
     picture, page = probe_html(result), probe_page(result)
     assert page.startswith("<!doctype html>")
-    assert (picture.count("<tr>"), page.count("<tr>")) == (1 + NOTEBOOK_ROWS, 3 + NOTEBOOK_ROWS)
+    assert (picture.count("<tr>"), page.count("<tr>")) == (2 + NOTEBOOK_ROWS, 4 + NOTEBOOK_ROWS)
     assert "… and 2 more candidates." in picture
     assert "<polyline" in page
     assert "the price: 0.0001 nats for each parameter" in page

@@ -11,6 +11,7 @@ from esper_run import load_run
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import comparison_page
 from esper_watch.report import write_report
+from tests.support.html_pages import typed
 
 VISIBLE = "document.body.innerText"
 TOOLTIP = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
@@ -141,7 +142,7 @@ def page(usual_report, browser):
 
 
 def test_all_sections_are_visible_and_nothing_is_fetched(page):
-    text = page.evaluate(VISIBLE)
+    text = typed(page.evaluate(VISIBLE))
     for phrase in (
         "Growing helped: grown ended better than the same networks without growth.",
         "grown was better than twin by 30.0 points (95 % interval +28.0 to +32.0 points",

@@ -19,6 +19,7 @@ from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
 from esper_watch.history import SeedGain, SeedLife
 from esper_watch.report import read_report, report_page
 from esper_watch.sections import Report
+from tests.support.html_pages import typed
 from tests.support.run_folders import stage_changed
 
 CLOSE = 0.11
@@ -123,7 +124,7 @@ class Curves:
 def figure(tick: minidom.Element) -> float:
     """Return the number of a figure beside an axis."""
     assert tick.firstChild is not None
-    text = str(tick.firstChild.data)
+    text = typed(str(tick.firstChild.data))
     return float(text.removesuffix(" %")) / 100 if text.endswith("%") else float(text)
 
 
@@ -192,7 +193,9 @@ class SeedChart:
         (axis,) = [line for line in root.getElementsByTagName("line") if line.getAttribute("class") == "axis"]
         self.start, self.end = float(axis.getAttribute("x1")), float(axis.getAttribute("x2"))
         ticks = [tick for tick in root.getElementsByTagName("text") if tick.getAttribute("class") == "tick"]
-        self.ticks = {float(tick.firstChild.data): float(tick.getAttribute("x")) for tick in ticks if tick.firstChild}
+        self.ticks = {
+            float(typed(tick.firstChild.data)): float(tick.getAttribute("x")) for tick in ticks if tick.firstChild
+        }
 
     def place(self, number: float) -> float:
         """Return the position of a number, found by the first and the last figure of the axis."""
@@ -245,7 +248,7 @@ def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report)
     drawing = SeedChart(report_page(report), "evidence")
     assert len(drawing.marks()) == len(shown)
     for mark, gain in zip(drawing.marks(), shown, strict=True):
-        assert f"gain {gain.mean:+.3f} ± {gain.error:.3f} nats" in text_of(mark)
+        assert f"gain {gain.mean:+.3f} ± {gain.error:.3f} nats" in typed(text_of(mark))
         line, point = shape_of(mark, "line", "whisker"), shape_of(mark, "circle")
         assert float(point.getAttribute("cx")) == pytest.approx(drawing.place(gain.mean), abs=CLOSE)
         low, high = gain.mean - Z_95 * gain.error, gain.mean + Z_95 * gain.error

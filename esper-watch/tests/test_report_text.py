@@ -15,29 +15,30 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from esper_core.leyline import Cause, Evidence, Finding, Opinion, Reason
 from esper_watch.report import read_report, report_page
+from tests.support.html_pages import typed
 
 
 def text_of(run: Path) -> str:
     """Return the text of the page with that of its marks, without script and style."""
     page = re.sub(r"<(script|style)>.*?</\1>", "", report_page(read_report(run)), flags=re.DOTALL)
-    return unescape(re.sub(r"<[^>]+>", "\n", page))
+    return typed(unescape(re.sub(r"<[^>]+>", "\n", page)))
 
 
 def headline_of(run: Path) -> str:
     (headline,) = re.findall(r'<p class="headline">(.*?)</p>', report_page(read_report(run)))
-    return unescape(headline)
+    return typed(unescape(headline))
 
 
 def marks_of(run: Path, part: str) -> list[str]:
     (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
-    return [unescape(title) for title in re.findall(r"<title>(.*?)</title>", inside)]
+    return [typed(unescape(title)) for title in re.findall(r"<title>(.*?)</title>", inside)]
 
 
 def rows_of(run: Path, part: str) -> list[list[str]]:
     """Return the rows of all tables in a section."""
     (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
     rows = re.findall(r"<tr>\s*(<td.*?)</tr>", inside, flags=re.DOTALL)
-    return [[unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
+    return [[typed(unescape(cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
 
 
 def killed(run: Path) -> Path:
@@ -159,7 +160,7 @@ def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run, change):
     assert "2 arms · 2 networks each · 40 steps" in text_of(run)
     with FileLock(run / ".lock"):
         assert headline_of(run).startswith("The run is still going. ")
-        assert re.search(r"% \(\d+ of 240 steps\), .* so far, .* steps per second, about .* left", text_of(run))
+        assert re.search(r"% \(\d+ of 240 steps\), .* so far, .* steps/s, about .* left", text_of(run))
         manifest = json.loads((run / "manifest.json").read_text())
         (run / "manifest.json").write_text(json.dumps(manifest | {"resumed": [{"at": manifest["started"]}]}))
         assert "of 240 steps), resumed" in text_of(run)

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import struct
 import sys
@@ -211,9 +212,10 @@ def test_only_the_named_run_is_shown(runs_folder):
 def test_the_lines_for_the_user_have_the_tunnel_or_a_warning(tmp_path):
     with closing(Server(tmp_path, port=0)) as local, closing(Server(tmp_path, host="0.0.0.0", port=0)) as everywhere:
         local_lines, warned = lines(local), lines(everywhere)
-    assert f"ssh -L {local.port}:127.0.0.1:{local.port} " in local_lines[1]
-    assert "can be reached from other machines" in warned[1]
-    assert "token=" in warned[0]
+    assert local_lines[1] == local.url()
+    assert local_lines[3].startswith(f"ssh -L {local.port}:127.0.0.1:{local.port} ")
+    assert "can be reached from other machines" in warned[2]
+    assert "token=" in warned[1]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 def test_a_server_beside_ends_with_its_run(runs_folder):
     with ServerBeside(runs_folder, "/newest") as beside:
-        url = beside.lines()[0].split()[-1]
+        url = beside.lines()[1]
         port = int(url.split(":")[2].partition("/")[0])
         socket.create_connection(("127.0.0.1", port)).close()
     with pytest.raises(ConnectionRefusedError):
@@ -467,7 +469,7 @@ def test_the_stream_sends_only_what_changed(make_run, tmp_path):
             answer = connection.getresponse()
 
             def message():
-                while not (line := answer.readline()).startswith(b"data:"):
+                while not (line := answer.readline()).startswith(b"data:") or not json.loads(line[5:]):
                     assert line
                 return json.loads(line[5:])
 
@@ -480,6 +482,31 @@ def test_the_stream_sends_only_what_changed(make_run, tmp_path):
             shutil.rmtree(run)
             assert message() == {"gone": True}
         assert ask(server, f"/run/{run.name}")[0] == 404
+
+
+LATER = "Date.now = ((now) => () => now() + 40000)(Date.now)"
+"""Forty seconds pass in a page, without waiting for them."""
+
+
+def test_a_page_says_that_its_server_is_silent_and_goes_on_when_it_speaks_again(make_run, browser, tmp_path):
+    """A stopped process keeps its connections open: nothing but the missing heartbeats tells."""
+    run = make_run(environments=2, steps=4)
+    with ServerBeside(tmp_path, f"/run/{run.name}") as beside:
+        page = browser.open(beside.lines()[1])
+
+        def until(text):
+            script = f"document.getElementById('connection').textContent.startsWith('{text}')"
+            page.evaluate(f"new Promise((tell) => setInterval(() => {script} && tell(), 20))")
+
+        until("up to date")
+        os.kill(beside.pid, signal.SIGSTOP)
+        try:
+            page.evaluate(LATER)
+            until("no word from the server for 4")
+        finally:
+            os.kill(beside.pid, signal.SIGCONT)
+        until("up to date")
+        page.evaluate("location = 'about:blank'")
 
 
 # --- the cache

@@ -2,6 +2,13 @@
 
 from html.parser import HTMLParser
 
+TYPOGRAPHY = {"\N{NO-BREAK SPACE}": " ", "\N{MINUS SIGN}": "-"}
+
+
+def typed(text: str) -> str:
+    """Return a text as it is typed in a test: with ordinary spaces, and the minus of the keyboard."""
+    return text.translate(str.maketrans(TYPOGRAPHY))
+
 
 class Page(HTMLParser):
     """The elements, attributes and text of a page. An element that is not closed and a comment are errors."""
@@ -31,7 +38,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not {"style", "script"} & set(self.open):
-            self.texts.append(data)
+            self.texts.append(typed(data))
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(data)

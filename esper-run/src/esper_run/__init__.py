@@ -9,6 +9,7 @@ What is here:
     cli: the command ``esper``.
     config: the configuration file: every option, how it is read, merged, checked and explained.
     engines: what computes the environments of a run, found by entry points.
+    formats: how figures, durations and stages are written, in every view.
     options: options of commands that name runs.
     runs: run directories: their files, records, checkpoints and statistics.
     stores: where runs are kept besides their directory, found by entry points.

@@ -69,7 +69,7 @@ def test_short_run_prints_its_first_and_its_last_step(capsys) -> None:
     first, last = printed(capsys)
     assert first == "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 % | 1 training"
     assert last.startswith("100 %, step 4 of 4 | ")
-    assert last.endswith(" env steps/s | 1 training")
+    assert last.endswith(" steps/s | 1 training")
 
 
 def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None:
@@ -81,9 +81,9 @@ def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None
         hear(lines, step(number, metric=0.6), step(number, "twin"), *[acted] * (number == 3))
     assert printed(capsys) == [
         "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 %",
-        "50 %, step 2 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 2 min 0 s left",
-        "75 %, step 3 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 1 min 0 s left",
-        "100 %, step 4 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s"
+        "50 %, step 2 of 4 | grown 60.0 %, twin 50.0 % | 0.0333 steps/s | 2 min left",
+        "75 %, step 3 of 4 | grown 60.0 %, twin 50.0 % | 0.0333 steps/s | 1 min left",
+        "100 %, step 4 of 4 | grown 60.0 %, twin 50.0 % | 0.0333 steps/s"
         " | governor: 1 roll-back (roll-back: a\\x1b[2J)",
     ]
 
@@ -103,7 +103,7 @@ def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
     hear(lines, started(environments=50), *(step(0, seed=seed) for seed in range(40)))
     clock(60)
     hear(lines, step(0, seed=40))
-    assert printed(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.017 env steps/s | 5 h 59 min left"
+    assert printed(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.0167 steps/s | 5 h 59 min left"
 
 
 def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
@@ -115,7 +115,7 @@ def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
     for seed in range(1001, 1141):
         clock(1)
         hear(lines, step(0, seed=seed))
-    assert " | 1 env steps/s | " in printed(capsys)[-1]
+    assert " | 1 steps/s | " in printed(capsys)[-1]
 
 
 def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(capsys, clock) -> None:

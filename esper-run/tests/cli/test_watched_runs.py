@@ -26,7 +26,7 @@ def test_the_page_is_named_before_the_run_and_served_after_it(watched, install, 
     (site / "viewer.py").write_text(SERVER)
     answer = watched()
     assert answer.status == 0, answer.err
-    ended = "The run has ended; its page is served until Ctrl-C."
+    ended = "The page is served until Ctrl-C, also when the run has ended."
     assert [line for line in answer.err.splitlines() if line] == ["http://here/newest", ended, "waited", "closed"]
 
 

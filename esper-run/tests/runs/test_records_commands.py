@@ -78,7 +78,7 @@ def test_show_prints_status_results_grown_blueprints_and_times(write_run, esper_
         "grown  twin     +20.7 points  +20.3 to +21.1  8  0.0078  0.0078  better",
         "grown grew on average: 1 × conv in early, 0.25 × mlp in early",
         "twin grew on average: nothing",
-        "time: 10.0 s, of which train 80 %, reset 10 %",
+        "time: 10 s, of which train 80 %, reset 10 %",
     ):
         assert f"\n{line}\n" in out, line
     shown = esper_runs("show", OTTER, "--json").json
@@ -101,8 +101,9 @@ def test_several_comparisons_of_a_run_are_printed_as_a_table(write_run, esper_ru
     write_run(OTTER, arms)
     out = esper_runs("show", OTTER).out
     assert "\n   against  by            95 % interval" in out
-    assert "\nd  e        -20.7 points  -21.1 to -20.3  8  0.0078  0.078  no difference shown\n" in out
-    assert "\nWith 10 comparisons a verdict needs 9 RNG seeds.\n" in out
+    row = "\nd  e        -20.7 points  -21.1 to -20.3  8  0.0078  0.078  no difference shown\n"
+    assert row.replace("-", "\N{MINUS SIGN}") in out
+    assert "\nWith 10 comparisons a verdict needs 9 networks of each arm.\n" in out
 
 
 @pytest.mark.parametrize("control", ["capacity", "capacity-of-a"])
@@ -116,7 +117,7 @@ def test_a_comparison_with_the_static_control_says_that_neither_side_is_tuned(wr
 def test_show_says_that_there_are_too_few_seeds_and_that_less_is_better(write_run, esper_runs):
     write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]}, metric=Metric("loss", "down"))
     out = esper_runs("show", OTTER).out
-    assert "\nA verdict needs 8 RNG seeds; there are 3.\n" in out
+    assert "\nA verdict needs 8 networks of each arm; there are 3.\n" in out
     assert "\narm  test loss, less is better  95 % interval" in out
 
 
@@ -169,7 +170,7 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     shown = narrow(60)
     esper_runs("show", OTTER, "--seeds")
     assert shown.getvalue().splitlines() == [
-        "grown, RNG seed 0: test/conv in early pruned, gain +0.5000",
-        "  ± 0.0500 accuracy, price 0.7500",
+        "network 0 of grown: test/conv in early pruned, gain",
+        "  +0.5000 ± 0.0500 accuracy, price 0.7500",
         "  by the policy; gate before blending: gain too small",
     ]

@@ -64,7 +64,8 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
 
     Args:
         report: The run.
-        animated: Whether it shows each step; otherwise it shows the last one.
+        animated: Whether it shows each step, beside the curves of this network and its twin. Otherwise it shows the
+            last step, beside the mean curves of all networks.
     """
     history, metric = report.history, report.metric
     chosen = _network(history)
@@ -72,14 +73,14 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
         return render("growing.svg", chart=None)
     arm, seed, lives = chosen
     steps = history.steps_per_episode
-    drawn = picture(history, arm, seed, lives)
-    arms = [name for name in history.arms if not is_control(name) or name == TWIN]
-    curves = {name: points for name, points in figures.latest_curves(history, metric).items() if name in arms}
+    drawn = picture(history, arm, seed, lives, report.incubation)
+    curves = _own_curves(history, arm, seed) if animated else _mean_curves(history, metric)
     styles = {name: style for name, style in figures.arm_styles(history.arms).items() if name in curves}
     chart = figures.curves_chart(metric, curves, styles, steps, left=64.0, width=CURVES)
     if chart.x is not None:
         less = ", less is better" if metric.direction == "down" else ""
-        chart = replace(chart, x=replace(chart.x, title=f"validation {metric.name} by step{less}"))
+        title = f"validation {metric.name} of network {seed}" if animated else f"mean validation {metric.name}"
+        chart = replace(chart, x=replace(chart.x, title=f"{title} by step{less}"))
     shown = [state for state in _shown(drawn, steps) if animated or state.span.stays]
     rings = [ring for ring in _rings(drawn, lives, steps) if animated or ring[0].stays]
     lines = list(_lines(metric, curves, steps))[-steps if animated else -1 :]
@@ -108,6 +109,20 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
         width=LEFT + CURVES,
         height=TOP + max(drawn.height, chart.height),
     )
+
+
+def _own_curves(history: History, arm: str, seed: int) -> dict[str, list[Point]]:
+    """Return the curves of one network and its twin: what is seen beside a network is what it measured itself."""
+    last = history.rounds[-1]
+    courses = {name: history.courses(last, name, 10**6).get(seed, {}) for name in (arm, TWIN) if name in history.arms}
+    curves = {name: {step: [value] for step, value in course.items()} for name, course in courses.items()}
+    return {name: points for name, curve in curves.items() if (points := figures.curve_points(curve))}
+
+
+def _mean_curves(history: History, metric: Metric) -> dict[str, list[Point]]:
+    """Return the mean curves of all growing arms and the twin."""
+    arms = [name for name in history.arms if not is_control(name) or name == TWIN]
+    return {name: points for name, points in figures.latest_curves(history, metric).items() if name in arms}
 
 
 def _network(history: History) -> tuple[str, int, list[SeedLife]] | None:

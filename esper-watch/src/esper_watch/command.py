@@ -161,7 +161,7 @@ def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: 
     "--all",
     "every",
     is_flag=True,
-    help="Compare every pair of arms, also controls; each verdict then needs more seeds.",
+    help="Compare every pair of arms, also controls.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
 @click.option(

@@ -1,7 +1,8 @@
 """Comparison of the arms of one or several finished runs: seed by seed where they share seeds, else as two samples.
 
-Holm's adjustment counts every comparison that is made, so of several runs only the pairs that a reader expects are
-compared; see ``_pairs_between``.
+Holm's adjustment counts every comparison of a family. The pairs of a run are a family, the same in its own summary and
+in any comparison with other runs, so that one question has one p-value; the pairs between runs are another one. Of
+several runs only the pairs that a reader expects are compared; see ``_pairs_between``.
 """
 
 from __future__ import annotations
@@ -121,9 +122,13 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
     configs = [run.config() for run in unique]
     _require_one_task(unique, configs)
     margins = [_margin(config) for config in configs]
-    arms = _arms(unique, configs, only)
+    arms_of_runs = _arms(unique, configs)
+    names = dict.fromkeys(compared.arm for compared in arms_of_runs)
+    if unknown := [name for name in only if name not in names]:
+        raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], names)))
+    arms = [compared for compared in arms_of_runs if not only or compared.arm in only]
     pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
-    comparisons = _compare([(first.sample, second.sample) for first, second in pairs], metric, max(margins))
+    comparisons = _compare(unique, arms_of_runs, pairs, metric, max(margins))
     warnings = [
         *_differing_runs(unique, configs),
         *_differing_margins(unique, margins),
@@ -173,8 +178,8 @@ def _margin(config: Mapping[str, Any]) -> float:
     return float(margin) if isinstance(margin, int | float) and math.isfinite(margin) and margin >= 0 else 0.0
 
 
-def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]], only: Sequence[str]) -> list[ComparedArm]:
-    """Return every arm of every run, or those named; arms with the same name, task and figures are one."""
+def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> list[ComparedArm]:
+    """Return every arm of every run; arms with the same name, task and figures are one."""
     arms: list[ComparedArm] = []
     for number, (run, config, label) in enumerate(zip(runs, configs, _labels(runs), strict=True)):
         task = json.dumps(config.get("task"), sort_keys=True, default=str)
@@ -196,10 +201,7 @@ def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]], only: Seque
     for compared in arms:
         if len(compared.runs) == len(runs):
             compared.sample = Sample(compared.arm, compared.sample.by_seed, compared.sample.task)
-    names = dict.fromkeys(compared.arm for compared in arms)
-    if unknown := [name for name in only if name not in names]:
-        raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], names)))
-    return [compared for compared in arms if not only or compared.arm in only]
+    return arms
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -262,12 +264,30 @@ def _pairs_between(first: ComparedArm, second: ComparedArm, first_acting: set[st
 # --- how they compare
 
 
-def _compare(pairs: Sequence[tuple[Sample, Sample]], metric: Metric, margin: float) -> list[dict[str, Any]]:
-    comparisons = [_comparison(a, b, metric, margin) for a, b in pairs]
-    judged = judge_together(comparisons, margin=margin)
+def _compare(
+    runs: Sequence[Run],
+    arms: Sequence[ComparedArm],
+    pairs: Sequence[tuple[ComparedArm, ComparedArm]],
+    metric: Metric,
+    margin: float,
+) -> list[dict[str, Any]]:
+    """Return a record of each pair, judged together with its family, whose size is its ``family``."""
+    records: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def judge(family: Sequence[tuple[ComparedArm, ComparedArm]]) -> None:
+        samples = [(first.sample, second.sample) for first, second in family]
+        judged = judge_together([_comparison(a, b, metric, margin) for a, b in samples], margin=margin)
+        for (first, second), (a, b), comparison in zip(family, samples, judged, strict=True):
+            # Arms that are the same in two runs may have two families: the first run's counts, as its page says.
+            if (id(first), id(second)) not in records:
+                records[id(first), id(second)] = {**as_record(a, b, comparison), "family": len(family)}
+
+    for number in range(len(runs)):
+        judge(list(combinations([arm for arm in arms if number in arm.runs], 2)))
+    judge([pair for pair in pairs if not set(pair[0].runs) & set(pair[1].runs)])
     return [
-        {**as_record(a, b, comparison), **_ranks_and_bootstrap(a, b, metric)}
-        for (a, b), comparison in zip(pairs, judged, strict=True)
+        {**records[id(first), id(second)], **_ranks_and_bootstrap(first.sample, second.sample, metric)}
+        for first, second in pairs
     ]
 
 

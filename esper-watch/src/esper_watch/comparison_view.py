@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core import EsperError, __version__
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural, printable
-from esper_run.runs.statistics import format_flops, seeds_needed
+from esper_run.runs.findings import NO_DIFFERENCE
+from esper_run.runs.statistics import seeds_needed
 from esper_watch import figures
 from esper_watch.figures import Scale
 from esper_watch.formats import (
@@ -17,12 +18,13 @@ from esper_watch.formats import (
     format_command,
     format_difference,
     format_difference_interval,
+    format_flops,
     format_interval,
+    format_number,
     format_p,
     format_seconds,
     format_value,
 )
-from esper_watch.headline import NO_DIFFERENCE
 from esper_watch.history import History, is_control, is_usable, read_history
 from esper_watch.notebook import grown_on_average
 from esper_watch.pages import render
@@ -43,7 +45,9 @@ WIDTH: Final = 220
 
 def comparison_text(compared: ComparedRuns) -> str:
     """Return a comparison as text: a table of the arms, then each comparison in words with all of its figures."""
-    rows = [["arm", _metric_title(compared.metric), "95 % interval", "n", "parameters", "FLOPs", "reward"]]
+    rows = [
+        ["arm", _metric_title(compared.metric), "95\N{NO-BREAK SPACE}% interval", "n", "parameters", "FLOPs", "reward"]
+    ]
     rows += [list(row) for row in _arm_rows(compared)]
     if fits(rows):
         lines = aligned(rows)
@@ -86,13 +90,13 @@ def _arm_rows(compared: ComparedRuns) -> Iterator[tuple[str, ...]]:
             str(test["n"]),
             f"{arm.figures['params']:,.0f}",
             format_flops(arm.figures.get("flops")),
-            UNKNOWN if reward is None else f"{reward:+z.1f}",
+            format_number(reward, signed=True, decimals=1),
         )
 
 
 def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]:
     """Return what a comparison shows: the verdict, or what it lacks, then all figures."""
-    metric, together = compared.metric, len(compared.comparisons)
+    metric, together = compared.metric, comparison["family"]
     a, b, verdict = comparison["a"], comparison["b"], comparison["verdict"]
     if verdict == NO_DIFFERENCE:
         lines = [f"{a} against {b}: no difference shown, because {_lack(compared, comparison)}"]
@@ -102,7 +106,8 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
         return lines
     sizes = [format_difference(metric, comparison["difference"])]
     if comparison["ci_low"] is not None:
-        sizes.append(f"95 % interval {format_difference_interval(metric, comparison['ci_low'], comparison['ci_high'])}")
+        interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+        sizes.append(f"95\N{NO-BREAK SPACE}% interval {interval}")
     if comparison["boot_low"] is not None:
         low, high = comparison["boot_low"], comparison["boot_high"]
         sizes.append(f"bootstrap {format_difference_interval(metric, low, high)}")
@@ -111,22 +116,22 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
     adjusted = f" ({format_p(comparison['p_holm'])} adjusted for {together} comparisons)" if together > 1 else ""
     chances = [f"p = {format_p(comparison['p'])}{adjusted}"]
     if comparison["effect_size"] is not None:
-        chances.append(f"effect size {comparison['effect_size']:+.2f}")
+        chances.append(f"effect size {format_number(comparison['effect_size'], signed=True)}")
     if comparison["paired"]:
         chances.append(f"Mann-Whitney p = {format_p(comparison['u_p'])}")
-    chances.append(f"Cliff's delta {comparison['cliffs_delta']:+.2f}")
+    chances.append(f"Cliff's delta {format_number(comparison['cliffs_delta'], signed=True)}")
     return [*lines, f"  {', '.join(sizes)}; {counted}", f"  {', '.join(chances)}"]
 
 
 def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
-    together = len(compared.comparisons)
+    together = comparison["family"]
     among = f" among {together} comparisons" if together > 1 else ""
     adjusted = f", adjusted for {together} comparisons," if together > 1 else ""
     margin = format_difference(compared.metric, compared.margin, signed=False)
     needed = seeds_needed(together)
     reasons = {
-        "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} RNG seeds",
-        "too few seeds for so many comparisons": f"a verdict needs {needed} RNG seeds{among}",
+        "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} networks of each arm",
+        "too few seeds for so many comparisons": f"a verdict needs {needed} networks of each arm{among}",
         "interval": f"the interval does not clear {f'the margin of {margin}' if compared.margin else '0'}",
         "p": f"p{adjusted} is above {1 - CONFIDENCE:.2g}",
         "not finite": "a figure is not finite",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import Cause, Stage
 from esper_watch.figures import scale_around
-from esper_watch.formats import short_name
+from esper_watch.formats import format_number, short_name
 from esper_watch.growth import SHORT_NAMES
 from esper_watch.history import is_control
 from esper_watch.sections import Report, Section
@@ -192,7 +192,10 @@ def _gate_in_words(reason: Reason, opinion: Opinion) -> str:
     than = "above" if evidence.lower > opinion.price else "not above"
     if opinion.strictness == "permissive":
         than = "above" if evidence.mean > opinion.price else "not above"
-        figures += f" the gain is {evidence.mean:.4f}, {than} the price of {opinion.price:.4f}, and"
-        return f"{gate} was {state}: {figures} at least {evidence.lower:.4f} (look {evidence.looks})."
-    figures += f" the gain is at least {evidence.lower:.4f}, {than} the price of {opinion.price:.4f}"
+        figures += (
+            f" the gain is {format_number(evidence.mean)}, {than} the price of {format_number(opinion.price)}, and"
+        )
+        return f"{gate} was {state}: {figures} at least {format_number(evidence.lower)} (look {evidence.looks})."
+    lower, price = format_number(evidence.lower), format_number(opinion.price)
+    figures += f" the gain is at least {lower}, {than} the price of {price}"
     return f"{gate} was {state}: {figures} (look {evidence.looks})."

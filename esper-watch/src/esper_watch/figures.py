@@ -15,7 +15,7 @@ from esper_core.leyline import Cause, Finding, Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
 from esper_run.runs.statistics import mean_flops, mean_interval
-from esper_watch.formats import format_tick, format_value, short_name, shorten
+from esper_watch.formats import format_number, format_percent, format_tick, format_value, short_name, shorten
 from esper_watch.history import is_usable
 
 if TYPE_CHECKING:
@@ -426,8 +426,9 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -
     rows = []
     for number, (life, gain) in enumerate(gains):
         name = f"{shorten(life.arm, 12)} {life.seed}  {life.slot}  {short_name(life.blueprint)}"
-        price = "" if gain.price is None else f", price {gain.price:.3g}"
-        figures = f"gain {gain.mean:+.3f} ± {gain.error:.3f} {unit} (n = {gain.examples}){price}"
+        price = "" if gain.price is None else f", price {format_number(gain.price)}"
+        mean, error = format_number(gain.mean, signed=True, decimals=3), format_number(gain.error, decimals=3)
+        figures = f"gain {mean} ± {error} {unit} (n = {gain.examples}){price}"
         text = f"{name}: {figures}, step {gain.step + 1}, {STAGE_NAMES[gain.stage]}; {fate(life)}"
         rows.append((10 + 16 * (number + 0.5), life, gain, name, text))
     bottom = 10.0 + 16 * len(rows)
@@ -437,7 +438,7 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -
         f"{plural(len(gains), 'seed')}; {sum(life.kept for life, _ in gains)} of them kept.",
         bottom + AXIS_HEIGHT,
         rows,
-        x=Axis(scale, bottom, 6, lambda value: f"{value:g}", f"gain in {unit}"),
+        x=Axis(scale, bottom, 6, format_number, f"gain in {unit}"),
     )
 
 
@@ -478,5 +479,5 @@ def time_shares(seconds: Mapping[str, float], total: float) -> Chart:
         width = WIDTH * spent / total
         bars.append((x, width, f"region-{min(number, COLOURS - 1)}", name, spent))
         x += width
-    longest = ", ".join(f"{name} {100 * spent / total:.0f} %" for name, spent in list(seconds.items())[:3])
+    longest = ", ".join(f"{name} {format_percent(spent / total, 0)}" for name, spent in list(seconds.items())[:3])
     return Chart("time_shares", "Time", f"{longest}.", 38.0, {"bars": bars, "total": total})

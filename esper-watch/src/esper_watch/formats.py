@@ -1,31 +1,29 @@
-"""Formatting of figures: in the metric's unit, with intervals, and with a few significant digits."""
+"""Formatting for pages: that of ``esper_run.formats``, and names and texts as the views show them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.errors import plural  # noqa: F401  used by the templates
-from esper_watch.history import is_usable
+from esper_core.leyline.errors import plural as plural
+from esper_run.formats import (
+    MAX_SECONDS as MAX_SECONDS,
+    UNKNOWN as UNKNOWN,
+    format_difference as format_difference,
+    format_difference_interval as format_difference_interval,
+    format_flops as format_flops,
+    format_interval as format_interval,
+    format_number as format_number,
+    format_p as format_p,
+    format_percent as format_percent,
+    format_rate as format_rate,
+    format_seconds as format_seconds,
+    format_value as format_value,
+    is_usable,
+    with_unit as with_unit,
+)
 
 if TYPE_CHECKING:
     from esper_core.leyline import Metric
-
-UNKNOWN: Final = "unknown"
-
-MAX_SECONDS: Final = 1e12
-"""Some 30,000 years. A larger number is not a duration."""
-
-
-def format_value(metric: Metric, number: float | None) -> str:
-    """Format a figure in the metric's unit.
-
-    >>> from esper_core.leyline import Metric
-    >>> format_value(Metric("accuracy", unit="%"), 0.8197), format_value(Metric("loss"), 2.34567)
-    ('82.0 %', '2.346')
-    """
-    if number is None or not is_usable(number):
-        return UNKNOWN
-    return f"{100 * number:.1f} %" if metric.is_share else f"{number:.4g}"
 
 
 def format_tick(metric: Metric, number: float) -> str:
@@ -33,53 +31,9 @@ def format_tick(metric: Metric, number: float) -> str:
 
     >>> from esper_core.leyline import Metric
     >>> format_tick(Metric("accuracy", unit="%"), 0.8)
-    '80 %'
+    '80\xa0%'
     """
-    return f"{100 * number:.4g} %" if metric.is_share else f"{number:.4g}"
-
-
-def format_difference(metric: Metric, number: float | None, *, signed: bool = True) -> str:
-    """Format a difference of two figures; percentages differ by points.
-
-    >>> from esper_core.leyline import Metric
-    >>> format_difference(Metric("accuracy", unit="%"), 0.059)
-    '+5.9 points'
-    """
-    if number is None or not is_usable(number):
-        return UNKNOWN
-    number = number if signed else abs(number)
-    sign = "+" if signed else ""
-    return f"{100 * number:{sign}.1f} points" if metric.is_share else f"{number:{sign}.4g}"
-
-
-def format_interval(metric: Metric, low: float | None, high: float | None) -> str:
-    """Format an interval, or ``unknown`` if an end is missing."""
-    if low is None or high is None:
-        return UNKNOWN
-    return f"{format_value(metric, low)} to {format_value(metric, high)}"
-
-
-def format_difference_interval(metric: Metric, low: float | None, high: float | None) -> str:
-    """Format the interval of a difference.
-
-    >>> from esper_core.leyline import Metric
-    >>> format_difference_interval(Metric("accuracy", unit="%"), 0.021, 0.098)
-    '+2.1 to +9.8 points'
-    """
-    if low is None or high is None:
-        return UNKNOWN
-    return f"{format_difference(metric, low).removesuffix(' points')} to {format_difference(metric, high)}"
-
-
-def format_p(p: float | None) -> str:
-    """Format a p-value with two digits.
-
-    >>> format_p(0.0078125), format_p(1e-9), format_p(None)
-    ('0.0078', 'below 0.0001', 'unknown')
-    """
-    if p is None or not 0 <= p <= 1:
-        return UNKNOWN
-    return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
+    return with_unit(format_number(100 * number), "%") if metric.is_share else format_number(number)
 
 
 def format_command(argv: Any) -> str:
@@ -120,19 +74,3 @@ def as_number(value: Any) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not is_usable(value):
         return None
     return float(value)
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a duration.
-
-    >>> format_seconds(0.032), format_seconds(56.7), format_seconds(3725), format_seconds(float("nan"))
-    ('0.032 s', '57 s', '1 h 2 min', 'unknown')
-    """
-    if not abs(seconds) < MAX_SECONDS:
-        return UNKNOWN
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

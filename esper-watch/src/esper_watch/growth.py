@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch.figures import STAGE_NAMES, Chart
-from esper_watch.formats import format_value, short_name, shorten
+from esper_watch.formats import format_percent, format_value, short_name, shorten
 from esper_watch.history import TWIN, is_control
 from esper_watch.sections import Report, Section
 
@@ -64,6 +64,14 @@ SHORT_NAMES: Final = {
 Layer = tuple[str, str, int, tuple[str, ...]]
 """Name, class and parameters of a layer of the host, and the slots behind it."""
 
+JOINTS: Final = {
+    "branch": "The line from a slot to a seed is dashed until the seed is kept: blending and holding, it acts on its "
+    "branch alone, a copy of the network.",
+    "shadow": "The line from a slot to a seed is dashed while the seed is in isolation; then it is the thicker, the "
+    "more the seed acts.",
+}
+"""By kind of incubation: what the lines to seeds say."""
+
 _SHOWN_PRUNED: Final = 2
 """Steps for which a pruned seed is still shown."""
 
@@ -75,7 +83,7 @@ class Frame(NamedTuple):
     stage: str
     """The stage; empty for an empty lane."""
     alpha: int
-    """How strongly the seed acts, in percent."""
+    """How strongly the seed acts on its network, in percent."""
     name: str = ""
     state: str = ""
     text: str = ""
@@ -123,7 +131,7 @@ def pictures(report: Report) -> Section | None:
         courses, twins = (history.courses(round_, name, MAX_PICTURES) for name in (arm, TWIN))
         drawn = [
             (
-                picture(history, arm, seed, lives.get(seed, [])),
+                picture(history, arm, seed, lives.get(seed, []), report.incubation),
                 *_course(report.metric, courses[seed], twins.get(seed, {})),
             )
             for seed in sorted(courses)
@@ -138,6 +146,7 @@ def pictures(report: Report) -> Section | None:
         "last": max((history.steps_of(life.environment) for life in history.seeds if life.round == round_), default=1),
         "legend": [(SYMBOLS[stage], STAGE_NAMES[stage], f"stage-{stage.value}") for stage in SYMBOLS],
         "summary": list(_where(history, round_)),
+        "joints": JOINTS.get(report.incubation, JOINTS["shadow"]),
     }
     return Section("growth", "What grows where", "pictures", data)
 
@@ -169,8 +178,7 @@ def _course(metric: Metric, measured: Mapping[int, float], twin: Mapping[int, fl
 
     def describe(step: int) -> str:
         text = format_value(metric, measured[step]) if step in measured else ""
-        text = f"{text}, twin {format_value(metric, twin[step])}" if text and step in twin else text
-        return text.replace(" %", "\N{NO-BREAK SPACE}%")
+        return f"{text}, twin {format_value(metric, twin[step])}" if text and step in twin else text
 
     last = max(measured, default=-1)
     every = max(0, last) // MAX_POINTS + 1
@@ -178,8 +186,11 @@ def _course(metric: Metric, measured: Mapping[int, float], twin: Mapping[int, fl
     return describe(last), json.dumps(course, ensure_ascii=False, separators=(",", ":")), every
 
 
-def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) -> Chart:
-    """Draw a network as its host's layers from top to bottom, with its slots and seeds beside them."""
+def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife], incubation: str = "branch") -> Chart:
+    """Draw a network as its host's layers from top to bottom, with its slots and seeds beside them.
+
+    incubation: how its seeds incubate. On a branch none acts on the network before it is kept.
+    """
     layers = layers_of(history, arm)
     most = max([parameters for _, _, parameters, _ in layers] + [life.parameters for life in lives], default=1) or 1
     steps = max((history.steps_of(life.environment) for life in lives), default=0)
@@ -197,7 +208,9 @@ def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) ->
             label = f"slot {slot}: {plural(number_kept, 'seed')} kept"
             rings.append((ring, slot, label, bool(number_kept)))
             for number, row in enumerate(rows):
-                lanes.append(Lane(y + number * LANE, slot, ring, list(_frames(row, most))))
+                lanes.append(
+                    Lane(y + number * LANE, slot, ring, list(_frames(row, most, on_branch=incubation == "branch")))
+                )
             y += max(LANE * len(rows), 18.0) + GAP
     kept = ", ".join(f"{short_name(life.blueprint)} in {life.slot}" for life in lives if life.kept)
     description = f"After step {steps}: {f'kept {kept}' if kept else 'nothing kept yet'}."
@@ -255,7 +268,7 @@ def _in_lanes(lives: Sequence[SeedLife]) -> list[list[SeedLife]]:
     return lanes
 
 
-def _frames(lives: Sequence[SeedLife], most: int) -> Iterator[Frame]:
+def _frames(lives: Sequence[SeedLife], most: int, *, on_branch: bool) -> Iterator[Frame]:
     """Yield what a lane shows: each change of stage and strength of its seeds, in the order of steps."""
     yield Frame(0, "", 0)
     for number, life in enumerate(lives):
@@ -267,15 +280,17 @@ def _frames(lives: Sequence[SeedLife], most: int) -> Iterator[Frame]:
         stage, alpha, shown = Stage.GERMINATED, 0, None
         for step in sorted(stages.keys() | alphas.keys()):
             stage = stages.get(step, stage)
-            share = 1.0 if stage is Stage.FOSSILISED else alphas.get(step, alpha / 100)
+            share = 1.0 if stage is Stage.FOSSILISED else 0.0 if on_branch else alphas.get(step, alpha / 100)
             alpha = round(100 * share)
             if (stage, alpha) == shown:
                 continue
             shown = stage, alpha
-            strength = f" {alpha} %" if stage in (Stage.BLENDING, Stage.DRAINING) else ""
+            mixes = stage in (Stage.BLENDING, Stage.DRAINING)
+            strength = f" {format_percent(alpha / 100, 0)}" if mixes and not on_branch else ""
+            place = ", on its branch" if on_branch and stage in (Stage.BLENDING, Stage.HOLDING) else ""
             state = f"{SYMBOLS[stage]} {SHORT_NAMES[stage]}{strength}, {life.parameters:,}"
             size = plural(life.parameters, "parameter")
-            text = f"{life.blueprint} in {life.slot}, {size}: {STAGE_NAMES[stage]}{strength}"
+            text = f"{life.blueprint} in {life.slot}, {size}: {STAGE_NAMES[stage]}{strength}{place}"
             yield Frame(step, stage.value, alpha, shorten(name, 20), state, text, round(_bar(life.parameters, most), 1))
         if stage is Stage.PRUNED:
             gone = life.changes[-1].step + 1 + _SHOWN_PRUNED

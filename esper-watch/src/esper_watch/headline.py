@@ -6,23 +6,29 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.leyline import Cause
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural
+from esper_run.runs.findings import NO_DIFFERENCE, against_twin, finding, lost_text
 from esper_run.runs.statistics import mean_interval
 from esper_watch import figures
 from esper_watch.formats import (
     as_number,
     format_difference,
     format_difference_interval,
+    format_number,
     format_p,
+    format_percent,
+    format_rate,
     format_seconds,
     format_value,
+    short_name,
 )
 from esper_watch.history import CAPACITY, TWIN, is_control, is_usable
 from esper_watch.sections import Report, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from esper_core.leyline import Metric
     from esper_watch.history import History
@@ -32,8 +38,6 @@ LAST_EVENT: Final = "Last event"
 
 LATELY: Final = 10
 """Steps over which a trend is told."""
-
-NO_DIFFERENCE: Final = "no difference shown"
 
 _STATUS: Final = {
     "failed": "The run failed.",
@@ -58,6 +62,7 @@ def verdict(report: Report) -> Section:
     reason = report.history.reason.strip()
     data = {
         "headline": headline(report),
+        "troubles": list(lost_seeds(report.history)),
         "facts": list(facts(report)),
         "reason": reason,
         "status": report.history.status,
@@ -73,23 +78,44 @@ def headline(report: Report) -> str:
     history = report.history
     if history.status != "done":
         status = _STATUS.get(history.status, _STATUS_UNKNOWN)
-        return f"{status} {100 * history.share_done:.0f} % of the training is done; there is no verdict before the end."
+        done = format_percent(history.share_done, 0)
+        return f"{status} {done} of the training is done; there is no verdict before the end."
     if len(history.arms) == 1:
-        return "The run had one arm, so there is nothing to compare."
+        return _loop_headline(report) if report.is_own_loop else "The run had one arm, so there is nothing to compare."
     if not report.comparisons:
         return f"There is no verdict: {report.problem or 'summary.json has no comparison of the arms'}."
-    against_twin = [
-        comparison for comparison in report.comparisons if comparison["b"] == TWIN and not is_control(comparison["a"])
-    ]
-    if not against_twin:
-        shown = sum(comparison["verdict"] != NO_DIFFERENCE for comparison in report.comparisons)
-        return f"{shown} of {plural(len(report.comparisons), 'comparison')} showed a difference."
-    findings = []
-    if better := [comparison["a"] for comparison in against_twin if comparison["verdict"] == "better"]:
-        findings.append(f"Growing helped: {_listed(better)} ended better than the same networks without growth.")
-    if worse := [comparison["a"] for comparison in against_twin if comparison["verdict"] == "worse"]:
-        findings.append(f"Growing hurt: {_listed(worse)} ended worse than the same networks without growth.")
-    return " ".join(findings) or _nothing_shown(history, against_twin)
+    grew = {comparison["a"] for comparison in against_twin(report.comparisons)}
+    kept = any(episode.fossils for episode in history.episodes if episode.arm in grew)
+    return finding(report.comparisons, grew=kept, lost=bool(history.lost))
+
+
+def _loop_headline(report: Report) -> str:
+    """Say what a loop kept, and what its metric was before and after; there is no twin to compare it with."""
+    history, metric = report.history, report.metric
+    kept = [life for life in history.seeds if life.kept]
+    if not kept:
+        return "Nothing was kept in this loop: the model is as it was built."
+    sentences = []
+    for life in kept:
+        step = life.changes[-1].step
+        course = history.courses(life.round, life.arm, 1).get(life.seed, {})
+        sentence = f"{short_name(life.blueprint)} was kept in slot {life.slot} after step {step + 1}"
+        if step in course and step + 1 in course:
+            before, after = (format_value(metric, course[at]) for at in (step, step + 1))
+            sentence += f": validation {metric.name} {before} before, {after} a step later"
+        sentences.append(f"{sentence}.")
+    return " ".join(sentences)
+
+
+def lost_seeds(history: History) -> Iterator[str]:
+    """Yield, for each blueprint with lost seeds, how many of how many were lost, to what, and whose code it is."""
+    for blueprint in dict.fromkeys(loss.blueprint for loss in history.lost):
+        losses = [loss for loss in history.lost if loss.blueprint == blueprint]
+        lives = [life for life in history.seeds if life.blueprint == blueprint]
+        # A block that could not be built is lost without a life.
+        tried = len(lives) + len(losses) - sum(life.reason.cause is Cause.LOST for life in lives)
+        first = losses[0]
+        yield f"{lost_text(blueprint, first.package, first.what, len(losses), tried)}."
 
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -97,6 +123,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     history = report.history
     if history.status != "done":
         yield "Progress", _progress(report)
+        if pace := _pace(report):
+            yield "Pace", f"a step of all networks takes about {format_seconds(pace)}; an event follows each"
         if report.last_event is not None:
             yield LAST_EVENT, datetime.fromtimestamp(report.last_event, UTC).isoformat(timespec="seconds")
         yield from (("So far", text) for text in differences_so_far(history, report.metric))
@@ -114,9 +142,20 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     timing = (report.summary or {}).get("timing", {})
     isolation, total = as_number(timing.get("incubate", timing.get("shadow"))), as_number(timing.get("total"))
     if total:
-        duration = f"{format_seconds(total)} in all, {history.finished_steps / total:.2g} steps per second"
-        isolated = "" if isolation is None else f"; seeds in isolation took {100 * isolation / total:.0f} %"
-        yield "Time", duration + isolated
+        duration = f"{format_seconds(total)} in all, {format_rate(history.finished_steps / total)}"
+        trained = (
+            "" if isolation is None else f"; training of undecided seeds took {format_percent(isolation / total, 0)}"
+        )
+        yield "Time", duration + trained
+
+
+def _pace(report: Report) -> float | None:
+    """Return the seconds that one step of all networks takes; None if it is not known, or the run does not go on."""
+    history = report.history
+    if history.status != "running" or report.elapsed is None or report.manifest.get("resumed"):
+        return None
+    together = len(history.running)  # they are trained side by side, and their events come together
+    return report.elapsed * together / history.finished_steps if together and history.finished_steps else None
 
 
 def _gain(report: Report, comparison: Mapping[str, Any]) -> str:
@@ -124,18 +163,19 @@ def _gain(report: Report, comparison: Mapping[str, Any]) -> str:
     text = f"{comparison['a']} {format_difference(metric, comparison['difference'])} over its twin"
     if comparison["a"] in ends and TWIN in ends:
         text += f" ({format_value(metric, ends[comparison['a']].mean)} against {format_value(metric, ends[TWIN].mean)})"
-    return f"{text}, 95 % interval {format_difference_interval(metric, comparison['ci_low'], comparison['ci_high'])}"
+    interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+    return f"{text}, 95\N{NO-BREAK SPACE}% interval {interval}"
 
 
 def _progress(report: Report) -> str:
     history = report.history
-    parts = [f"{100 * history.share_done:.0f} % ({history.finished_steps:,} of {history.total_steps:,} steps)"]
+    parts = [f"{format_percent(history.share_done, 0)} ({history.finished_steps:,} of {history.total_steps:,} steps)"]
     if history.status == "running" and report.elapsed is not None:
         if report.manifest.get("resumed"):  # for how long nothing ran in between is not known
             return f"{parts[0]}, resumed"
         parts.append(f"{format_seconds(report.elapsed)} so far")
         if history.share_done > 0 and report.elapsed > 0:
-            parts.append(f"{history.finished_steps / report.elapsed:.2g} steps per second")
+            parts.append(format_rate(history.finished_steps / report.elapsed))
             left = report.elapsed * (1 / history.share_done - 1)
             parts.append(f"about {format_seconds(left)} left")
     return ", ".join(parts)
@@ -155,7 +195,7 @@ def differences_so_far(history: History, metric: Metric) -> Iterator[str]:
         if interval.low is not None and interval.high is not None:
             most = 1.0 if metric.is_share else math.inf
             low, high = max(-most, interval.low), min(most, interval.high)
-            text += f", 95 % interval {format_difference_interval(metric, low, high)}"
+            text += f", 95\N{NO-BREAK SPACE}% interval {format_difference_interval(metric, low, high)}"
         yield f"{text}; n = {interval.n}"
 
 
@@ -176,26 +216,15 @@ def _costs(report: Report) -> Iterator[str]:
         if is_control(name):
             continue
         host = arm.episodes[0].host_parameters
-        cost = f"{name} {arm.parameters - host:+,.0f} parameters ({100 * (arm.parameters / host - 1):+.0f} %)"
+        times = arm.parameters / host
+        more = format_number(arm.parameters - host, signed=True, decimals=0)
+        relative = format_percent(times - 1, 0, signed=True) if times < 2 else f"{format_number(times)} times as many"
+        cost = f"{name} {more} parameters ({relative})"
         twin = results.get(TWIN)
         if twin is not None and arm.flops and twin.flops:
-            cost += f", {arm.flops / twin.flops:.2g} times the FLOPs of its twin, trials and discarded seeds included"
+            flops = format_number(arm.flops / twin.flops)
+            cost += f", {flops} times the FLOPs of its twin, trials and discarded seeds included"
         yield cost
-
-
-def _nothing_shown(history: History, against_twin: Sequence[Mapping[str, Any]]) -> str:
-    grew = {comparison["a"] for comparison in against_twin}
-    if not any(episode.fossils for episode in history.episodes if episode.arm in grew):
-        return (
-            "Nothing was kept: every network ended with the parts it started with, like its twin. "
-            "There is no lasting growth to judge."
-        )
-    finding = "No difference was shown between networks with growth and the same networks without"
-    too_few = {comparison.get("why") for comparison in against_twin} <= {
-        "too few seeds",
-        "too few seeds for so many comparisons",
-    }
-    return f"{finding}: there were too few networks." if too_few else f"{finding}."
 
 
 def _hints(report: Report) -> Iterator[str]:
@@ -218,7 +247,8 @@ def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
     p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
     many = "pairs of networks" if comparison.get("paired", True) else "or more networks of each, not paired"
     interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
-    evidence = f"95 % interval {interval}; {comparison['n']} {many}; p = {format_p(p)}"
+    adjusted = "" if comparison.get("p_holm") is None else ", adjusted for all comparisons of the run"
+    evidence = f"95\N{NO-BREAK SPACE}% interval {interval}; {comparison['n']} {many}; p = {format_p(p)}{adjusted}"
     if verdict == NO_DIFFERENCE:
         return f"{a} against {b}: no difference shown. Measured: {format_difference(metric, size)} ({evidence})."
     sentence = f"{a} was {verdict} than {b} by {format_difference(metric, size, signed=False)} ({evidence})."
@@ -243,16 +273,12 @@ def _remarks(report: Report) -> Iterator[str]:
     lacks = {comparison.get("why") for comparison in comparisons}
     if "too few seeds" in lacks:
         yield (
-            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} RNG seeds, with a network of each arm for each "
-            f"seed; this run has {comparisons[0]['n']}."
+            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} networks of each arm; this run has "
+            f"{comparisons[0]['n']}."
         )
     if "too few seeds for so many comparisons" in lacks:
         yield "So many comparisons at once need more networks for a verdict than this run has."
     if len(comparisons) > 1:
-        yield "p-values are adjusted for all comparisons of the run (Holm). The intervals are not adjusted."
+        yield f"p-values are adjusted for the {len(comparisons)} comparisons of the run (Holm). The intervals are not."
     for warning in (report.summary or {}).get("warnings", []):
         yield f"Warning: {warning}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

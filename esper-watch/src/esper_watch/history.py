@@ -10,7 +10,7 @@ import math
 from array import array
 from itertools import takewhile
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
 from esper_core.leyline import Metric, Op, Problem, RunFolderError
@@ -26,8 +26,10 @@ from esper_core.leyline.events import (
 )
 from esper_core.leyline.files import read_json
 from esper_run import load_run, read_events
+from esper_run.config.model import CAPACITY as CAPACITY, TWIN as TWIN
+from esper_run.formats import is_usable as is_usable, metric_of as metric_of
+from esper_run.runs.findings import is_control as is_control
 from esper_watch.history_records import (
-    LARGEST as LARGEST,
     Decision as Decision,
     EnvironmentKey as EnvironmentKey,
     Look,
@@ -35,11 +37,10 @@ from esper_watch.history_records import (
     SeedLife as SeedLife,
     Step as Step,
     StepTable,
-    is_usable as is_usable,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from esper_core.leyline.events import Event
@@ -47,12 +48,6 @@ if TYPE_CHECKING:
 
 UNFINISHED: Final = "running or killed"
 """Status of a run without a final event, when it is unknown whether its process is alive."""
-
-TWIN: Final = "twin"
-"""Name of the control arm without growth."""
-
-CAPACITY: Final = "capacity"
-"""Start of the names of control arms that have from the start what another arm grew."""
 
 
 class History:
@@ -326,17 +321,6 @@ def read_history(run: Path) -> History:
     if history.status == UNFINISHED:
         history.status = _process_status(run) or UNFINISHED
     return history
-
-
-def metric_of(results: Mapping[str, Any]) -> Metric:
-    """Return the name, direction and unit of the metric in a summary's results."""
-    metric = results["metric"]
-    return Metric(metric["name"], metric["direction"], metric.get("unit", ""))
-
-
-def is_control(arm: str) -> bool:
-    """Return whether an arm is a control, in which nothing grows."""
-    return arm in (TWIN, CAPACITY) or arm.startswith(f"{CAPACITY}-of-")
 
 
 def mean(values: Sequence[float]) -> float:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LARGEST: Final = 1e150
-"""Squares of larger numbers overflow, so they have no standard deviation and no place in a chart."""
-
 LARGEST_FLOAT: Final = 3e38
 """Larger numbers do not fit into single precision."""
 
@@ -300,8 +297,3 @@ def _place(name: T, table: dict[T, int], names: list[T]) -> int:
 def _bounded(number: float) -> float:
     """Return a number that fits into single precision; a larger one is as good as infinite."""
     return number if -LARGEST_FLOAT < number < LARGEST_FLOAT or number != number else math.copysign(math.inf, number)
-
-
-def is_usable(number: float) -> bool:
-    """Return whether a number is finite and small enough that its square is, too."""
-    return abs(number) < LARGEST

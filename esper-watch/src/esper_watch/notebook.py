@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
+from esper_run.formats import format_flops
 from esper_run.runs.records import changed_events
-from esper_run.runs.statistics import format_flops
 from esper_watch import figures
 from esper_watch.formats import (
     format_difference,
     format_difference_interval,
     format_interval,
+    format_number,
     format_p,
+    format_percent,
+    format_seconds,
     format_value,
 )
 from esper_watch.history import History, is_usable, mean, metric_of, read_history
@@ -59,7 +62,7 @@ def run_html(run: Run) -> str:
         comparisons=_comparisons(run, metric),
         chart=figures.learning_curves(history, metric, drawn, left=62.0) if drawn else None,
         names=list(drawn),
-        caption=f"Validation {metric.name}, mean over environments, by step"
+        caption=f"Validation {metric.name}, mean over networks, by step"
         + (f"; {MAX_ARMS} of {len(curves)} arms" if len(curves) > MAX_ARMS else ""),
         remarks=[
             *_remarks(history),
@@ -73,20 +76,28 @@ def _state(run: Run, history: History) -> Iterator[str]:
     yield run.status
     yield f"started {run.started:%Y-%m-%d %H:%M}"
     if run.seconds is not None:
-        yield f"took {run.seconds:,.0f} s"
+        yield f"took {format_seconds(run.seconds)}"
     if (started := history.started) is not None:
         if run.summary is None:
-            yield f"{100 * history.share_done:.0f} % trained"
+            yield f"{format_percent(history.share_done, 0)} trained"
         if started.rounds > 1:
             yield plural(started.rounds, "round")
-        yield plural(started.environments, "environment")
+        yield plural(started.environments, "network")
         yield plural(started.steps, "step")
 
 
 def _arms(run: Run, history: History, metric: Metric) -> list[tuple[str, ...]]:
     """Return the head and the rows of the table of arms: with intervals if the run has an end, so far without."""
     if run.results is not None:
-        head = ("arm", f"test {metric.name}", "95 % interval", "n", "parameters", "FLOPs", "grew on average")
+        head = (
+            "arm",
+            f"test {metric.name}",
+            "95\N{NO-BREAK SPACE}% interval",
+            "n",
+            "parameters",
+            "FLOPs",
+            "grew on average",
+        )
         finished = []
         for arm, result in run.results["arms"].items():
             test = result["test"]
@@ -123,7 +134,7 @@ def grown_on_average(history: History, arm: str) -> str:
     )
     if not episodes or (not counts and any(episode.fossils for episode in episodes)):
         return "unknown"
-    kinds = [f"{number / len(episodes):.2g} × {name}" for name, number in counts.most_common(MAX_KINDS)]
+    kinds = [f"{format_number(number / len(episodes))} × {name}" for name, number in counts.most_common(MAX_KINDS)]
     return ", ".join([*kinds, *(["…"] if len(counts) > MAX_KINDS else [])]) or "nothing"
 
 
@@ -149,7 +160,7 @@ def _comparisons(run: Run, metric: Metric) -> list[tuple[str, ...]]:
                 f"{comparison['verdict']}{why}",
             )
         )
-    return [("", "against", "by", "95 % interval", "n", "p, adjusted", "verdict"), *rows]
+    return [("", "against", "by", "95\N{NO-BREAK SPACE}% interval", "n", "p, adjusted", "verdict"), *rows]
 
 
 def _remarks(history: History) -> Iterator[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from esper_run.runs.statistics import format_flops
 from esper_watch import figures, formats, views
 
 if TYPE_CHECKING:
@@ -54,5 +53,5 @@ def _environment() -> Environment:
         finalize=printable,
     )
     functions = {name: value for name, value in vars(formats).items() if callable(value)}
-    environment.globals.update(functions, figures=figures, views=views, format_flops=format_flops)
+    environment.globals.update(functions, figures=figures, views=views)
     return environment

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import __version__
 from esper_core.leyline.errors import plural
+from esper_run.formats import decimals_of
 from esper_watch.figures import Scale, scale_around
-from esper_watch.formats import UNKNOWN, as_number, format_seconds, short_name
+from esper_watch.formats import as_number, format_flops, format_number, format_seconds, short_name, with_unit
 from esper_watch.pages import render
 
 if TYPE_CHECKING:
@@ -31,9 +32,8 @@ CURVE: Final = (480.0, 120.0)
 
 def probe_html(result: Json) -> str:
     """Return a probe as HTML with inline styles only: the verdict, and the first candidates with their gains drawn."""
-    return render(
-        "probe.html", rows=_rows(result["rows"][:NOTEBOOK_ROWS]), remarks=[*_remarks(result)], **_head(result)
-    )
+    drawn = _drawn(result["rows"][:NOTEBOOK_ROWS])
+    return render("probe.html", remarks=[*_remarks(result)], **drawn, **_head(result))
 
 
 def probe_page(result: Json) -> str:
@@ -41,7 +41,7 @@ def probe_page(result: Json) -> str:
     points = [(step, loss) for step, loss in result["curve"] if loss is not None]
     return render(
         "probe_page.html",
-        rows=_rows(result["rows"]),
+        **_drawn(result["rows"]),
         failed=[(failure["slot"], short_name(failure["blueprint"]), failure["what"]) for failure in result["failed"]],
         slots=list(result["slots"].items()),
         remarks=result["remarks"],
@@ -55,7 +55,7 @@ def probe_page(result: Json) -> str:
 
 
 def _head(result: Json) -> dict[str, Any]:
-    loss = _number(result["host_loss"], ".4g")
+    loss = _number(result["host_loss"])
     facts = (
         plural(result["parameters"], "parameter"),
         f"host trained for {plural(result['host_steps'], 'step')} to a loss of {loss}",
@@ -70,8 +70,8 @@ def _head(result: Json) -> dict[str, Any]:
     }
 
 
-def _rows(rows: Iterable[Json]) -> list[dict[str, Any]]:
-    """Return what each row shows: texts, and the positions of its gain, its bound, its price and of 0."""
+def _drawn(rows: Iterable[Json]) -> dict[str, Any]:
+    """Return what each row shows: texts, and the positions of its gain, its bound, its price and of 0; and an axis."""
     candidates = list(rows)
     numbers = [
         number
@@ -79,25 +79,26 @@ def _rows(rows: Iterable[Json]) -> list[dict[str, Any]]:
         for key in ("gain", "at_least", "price")
         if (number := as_number(row[key])) is not None
     ]
-    axis = scale_around([0.0, *numbers], start=8, end=WIDTH - 8)
-    return [{**_texts(row), **_positions(row, axis)} for row in candidates]
+    axis = scale_around([0.0, *numbers], start=20, end=WIDTH - 20)
+    ticks = [(axis(tick), format_number(tick)) for tick in axis.ticks(3)]
+    return {"rows": [{**_texts(row), **_positions(row, axis)} for row in candidates], "ticks": ticks}
 
 
 def _texts(row: Json) -> dict[str, Any]:
-    flops = as_number(row["flops"])
-    gain = f"{_number(row['gain'], '.3f')} ± {_number(row['error'], '.3f')}"
+    decimals = decimals_of(as_number(row["error"]) or 0.0)
+    gain = f"{_number(row['gain'], decimals)} ± {_number(row['error'], decimals)}"
     cells = (
-        gain,
-        _number(row["at_least"], ".3f"),
-        _number(row["price"], ".3f"),
-        f"{row['parameters']:,}",
-        UNKNOWN if flops is None else f"{flops:,.0f}",
-        f"{_number(1e3 * (as_number(row['seconds']) or 0.0), '.1f')} ms",
-        f"{row['steps']:,}",
         {True: "yes", False: "no", None: "undecided"}[row["pays"]],
+        gain,
+        _number(row["at_least"], decimals),
+        _number(row["price"], 3),
+        f"{row['parameters']:,}",
+        format_flops(as_number(row["flops"])),
+        with_unit(_number(1e3 * (as_number(row["seconds"]) or 0.0), 1), "ms"),
+        f"{row['steps']:,}",
     )
     name = f"{short_name(row['blueprint'])} in {row['slot']}"
-    return {"name": name, "cells": cells, "pays": bool(row["pays"]), "text": f"{name}: gain {gain}, price {cells[2]}"}
+    return {"name": name, "cells": cells, "pays": bool(row["pays"]), "text": f"{name}: gain {gain}, price {cells[3]}"}
 
 
 def _positions(row: Json, axis: Scale) -> dict[str, float | None]:
@@ -105,9 +106,8 @@ def _positions(row: Json, axis: Scale) -> dict[str, float | None]:
     return {"zero": axis(0.0), **{key: None if number is None else axis(number) for key, number in numbers.items()}}
 
 
-def _number(value: Any, form: str) -> str:
-    number = as_number(value)
-    return UNKNOWN if number is None else format(number, form)
+def _number(value: Any, decimals: int | None = None) -> str:
+    return format_number(as_number(value), decimals=decimals)
 
 
 def _remarks(result: Json) -> Iterator[str]:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from esper_core import EsperError
 from esper_core.leyline.errors import printable
+from esper_run.formats import format_rate, plain
 from esper_watch import terminal
 from esper_watch.history import UNFINISHED, History
 
@@ -107,7 +108,7 @@ class RunView:
         if not text:
             return []
         if speed := self.speed:
-            text += f", {speed:,.0f} env steps/s" if speed >= 10 else f", {speed:.2g} env steps/s"
+            text += f", {format_rate(speed)}"
         return terminal.wrap(text, width)
 
 
@@ -192,7 +193,7 @@ def _live_on(console: Console, render: Callable[[], RenderableType]) -> Live:
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(plain(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 class _Live(Live):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from esper_core.leyline.errors import ConfigError
+from esper_run.config.yaml import read_document
 from esper_watch.history import is_control, metric_of
 
 if TYPE_CHECKING:
@@ -62,6 +65,27 @@ class Report:
         )
 
     @property
+    def incubation(self) -> str:
+        """How seeds incubate, as ``growth.incubation`` says; empty if the configuration cannot be read."""
+        return _incubation(self.config)
+
+    @property
+    def is_own_loop(self) -> bool:
+        """Whether the run is that of a Gardener, in a training loop of the user's own."""
+        argv = self.manifest.get("argv")
+        return isinstance(argv, list) and argv[:1] == ["python"]
+
+    @property
     def metric(self) -> Metric:
         """The metric of the task."""
         return self.history.metric if self.summary is None else metric_of(self.summary["results"])
+
+
+@lru_cache(maxsize=8)  # every section of every look at a live page asks for it
+def _incubation(config: str) -> str:
+    try:
+        growth = read_document(config.encode(), "config.yaml").plain().get("growth")
+    except ConfigError:
+        return ""
+    value = growth.get("incubation") if isinstance(growth, dict) else None
+    return value if value in ("branch", "shadow") else ""

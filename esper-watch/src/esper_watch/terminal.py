@@ -22,8 +22,10 @@ from rich.text import Text
 from esper_core.leyline import Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural, printable
+from esper_run.cli.output import encodable
+from esper_run.formats import NO_BREAK, STAGE_WORDS, plain
 from esper_run.runs.statistics import mean_interval
-from esper_watch.formats import format_difference, format_difference_interval, format_value, short_name
+from esper_watch.formats import format_difference, format_difference_interval, format_percent, format_value, short_name
 from esper_watch.history import TWIN, is_usable, mean
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ STAGE_SIGNS: Final = {
     Stage.PRUNED: " ",
 }
 
-LEGEND: Final = "· germinated  ░ training  ▒ blending  ▓ holding  ▚ draining  █ fossilised"
+LEGEND: Final = "· germinated  ░ training  ▒ blending  ▓ holding  ▚ draining  █ kept"
 
 MAX_LIVES: Final = 16
 """Seeds that are shown."""
@@ -52,7 +54,8 @@ MAX_LIVES: Final = 16
 MAX_ACTS: Final = 3
 """Acts of the governor that are shown, the latest."""
 
-_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_JOINED: Final = "\ue000"
+"""Stands for a no-break space while a text is wrapped, since rich breaks lines there, too."""
 
 
 def as_json(history: History) -> dict[str, Any]:
@@ -94,7 +97,9 @@ def draw(history: History, *, width: int = 80, height: int | None = None) -> str
 
     There are ``MAX_LIVES`` seeds at most, fewer where all lines would not fit into ``height``.
     """
-    lines = [f"{printable(history.name)}   {printable(history.status)}, {100 * history.share_done:.0f} % trained"]
+    lines = [
+        f"{printable(history.name)}   {printable(history.status)}, {format_percent(history.share_done, 0)} trained"
+    ]
     if history.reason:
         lines.append(f"  {_first_line(history.reason)}")
     for text in history.skipped:
@@ -105,7 +110,7 @@ def draw(history: History, *, width: int = 80, height: int | None = None) -> str
     lives = MAX_LIVES if height is None else min(MAX_LIVES, max(3, height - len(lines) - 5))
     # Beside each other: the seeds of one network.
     lines += life_lines(history, sorted(history.seeds, key=lambda life: (life.round, life.seed))[:lives], width)
-    return "\n".join(cut(line, width).rstrip() for line in lines)
+    return "\n".join(cut(plain(line), width).rstrip() for line in lines)
 
 
 def phase_text(history: History) -> str:
@@ -134,7 +139,10 @@ def arm_lines(history: History, width: int) -> list[str]:
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     tested = done and any(is_usable(episode.test_metric) for episode in history.episodes)
     rows = [_arm_row(history, arm, curves[arm], tested=tested) for arm in arms]
-    head = ["test" if tested else "now", *(["to twin", "95 % interval"] if any(row[1] for row in rows) else [])]
+    head = [
+        "test" if tested else "now",
+        *(["to twin", "95\N{NO-BREAK SPACE}% interval"] if any(row[1] for row in rows) else []),
+    ]
     cells = [row[: len(head)] for row in (head, *rows)]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(head))]
     names = [cut(printable(arm), max(8, width // 4)) for arm in arms]
@@ -171,7 +179,7 @@ def _arm_row(history: History, arm: str, curve: Sequence[float], *, tested: bool
         interval = mean_interval(differences, CONFIDENCE)
         cells[1] = format_difference(metric, interval.mean)
         if interval.low is not None and interval.high is not None:
-            cells[2] = format_difference_interval(metric, interval.low, interval.high).removesuffix(" points")
+            cells[2] = format_difference_interval(metric, interval.low, interval.high).removesuffix(f"{NO_BREAK}points")
     return cells
 
 
@@ -190,7 +198,9 @@ def slot_lines(history: History, width: int) -> list[str]:
             description = "; ".join(
                 f"{short_name(name)} "
                 + ", ".join(
-                    f"{counts[arm, slot, name, stage]} {stage}" for stage in Stage if counts[arm, slot, name, stage]
+                    f"{counts[arm, slot, name, stage]} {STAGE_WORDS[stage]}"
+                    for stage in Stage
+                    if counts[arm, slot, name, stage]
                 )
                 for name in blueprints
             )
@@ -225,8 +235,8 @@ def life_lines(history: History, shown: Sequence[SeedLife], width: int) -> list[
     labels = [f"{life.arm} {life.seed} {life.slot} {short_name(life.blueprint)}" for life in shown]
     labels = [cut(printable(label), max(16, width // 2)) for label in labels]
     label_width = max(map(cell_len, labels))
-    legend = textwrap.wrap(LEGEND.replace("  ", "\t").replace(" ", _NO_BREAK), max(16, width), expand_tabs=False)
-    lines = ["", *(line.replace("\t", "  ").replace(_NO_BREAK, " ") for line in legend)]
+    legend = textwrap.wrap(LEGEND.replace("  ", "\t").replace(" ", NO_BREAK), max(16, width), expand_tabs=False)
+    lines = ["", *(plain(line.replace("\t", "  ")) for line in legend)]
     for label, life in zip(labels, shown, strict=True):
         signs = _stage_signs(history, life, max(8, width - label_width - 6))
         lines.append(f"  {set_cell_size(label, label_width)}  {signs}")
@@ -241,7 +251,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     >>> aligned([["id", "package"], ["tasks", "esper-tasks"]])
     ['id     package', 'tasks  esper-tasks']
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[printable(plain(cell)) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
@@ -258,15 +268,16 @@ def wrap(text: str, width: int | None = None) -> list[str]:
 
     Without a width they fit into the terminal; where stdout is not a terminal there is one line.
     """
-    text = printable(text)
-    if width is None:
-        if not sys.stdout.isatty():
-            return [text]
-        width = max(20, get_terminal_size().columns - 1)
+    if width is None and not sys.stdout.isatty():
+        return [printable(plain(text))]
+    width = max(20, get_terminal_size().columns - 1) if width is None else width
+    text = _JOINED.join(map(printable, text.split(NO_BREAK)))
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     room = max(1, width - len(indent))
     first, *following = (line.plain for line in Text(text.strip()).wrap(Console(width=room), room))
-    return [indent[2:] + first, *(indent + line.rstrip() for line in following)]
+    return [
+        line.replace(_JOINED, " ") for line in (indent[2:] + first, *(indent + line.rstrip() for line in following))
+    ]
 
 
 def cut(text: str, width: int) -> str:
@@ -277,8 +288,7 @@ def cut(text: str, width: int) -> str:
 def echo(text: str, *, err: bool = False) -> None:
     """Print a text. Characters that the stream cannot encode are escaped."""
     stream = sys.stderr if err else sys.stdout
-    encoding = stream.encoding or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+    click.echo(encodable(text, stream), file=stream)
 
 
 def sparkline(values: Sequence[float], width: int, scale: tuple[float, float] | None = None) -> str:

@@ -14,7 +14,15 @@ from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch import figures
 from esper_watch.decisions import decisions
-from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number, format_command, short_name
+from esper_watch.formats import (
+    MAX_SECONDS,
+    UNKNOWN,
+    as_number,
+    format_command,
+    format_number,
+    format_percent,
+    short_name,
+)
 from esper_watch.growth import layers_of, network, pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN, UNFINISHED
@@ -42,8 +50,19 @@ MAX_ROWS: Final = 400
 MAX_KINDS: Final = 6
 """Different networks that are drawn for an arm, the most frequent first."""
 
-_REGION_NAMES: Final = dict.fromkeys(("incubate", "shadow"), "incubate (seeds training in isolation)")
+EQUALITY: Final = {
+    "branch": "Seeds on a branch, a copy of their network (growth.incubation: branch), change no curve until "
+    "one is kept: up to then a network is what it would be without growth.",
+    "shadow": "Seeds in the shadow of their network (growth.incubation: shadow) change no curve until one is "
+    "blended in: up to then a network is what it would be without growth.",
+}
+"""By kind of incubation: until when an arm equals its twin."""
+
+_REGION_NAMES: Final = dict.fromkeys(("incubate", "shadow"), "incubate (training of undecided seeds)")
 """How regions of time are shown. Runs of before say shadow for seeds of any incubation."""
+
+_LOOP_REGION: Final = "your own loop"
+"""How the time is called that a Gardener does not spend: what the loop around it does."""
 
 
 def sections(report: Report) -> list[Section]:
@@ -119,6 +138,7 @@ def curves(report: Report) -> Section | None:
         "legend": [(arm, styles[arm]) for arm in drawn],
         "tested": _tested(history),
         "ended": bool(history.episodes),
+        "equality": _equality(report),
         "dropouts": "; ".join(
             f"{arm} from {points[0].n} to {points[-1].n}, until step {points[-1].at + 1}"
             for arm, points in drawn.items()
@@ -127,6 +147,11 @@ def curves(report: Report) -> Section | None:
         "by_round": figures.curves_by_round(history, metric),
     }
     return Section("courses", "Learning curves", "curves", data)
+
+
+def _equality(report: Report) -> str:
+    """Say until when a network equals its twin; of an unknown incubation, what holds for each kind."""
+    return EQUALITY.get(report.incubation) or " ".join(EQUALITY.values())
 
 
 def size(report: Report) -> Section | None:
@@ -174,6 +199,7 @@ def lives(report: Report) -> Section | None:
         "round": last if len(history.rounds) > 1 else None,
         "legend": stage_legend(untrained=Stage.GERMINATED in stages),
         "arms": charts,
+        "equality": _equality(report),
         "missing": len(latest) - (MAX_LIVES - left),
     }
     return Section("lives", "Seed lives", "lives", data)
@@ -277,7 +303,7 @@ def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
         128.0,
         {"looks": list(_thinned(looks)), "css_class": figures.fate_class(life), "opened": opened, "opening": opening},
         x=figures.Axis(x, 96.0, 8.0, lambda step: f"{step:g}" if step == int(step) else ""),
-        y=figures.Axis(y, 44.0, 214.0, lambda value: f"{value:g}"),
+        y=figures.Axis(y, 44.0, 214.0, format_number),
         width=220.0,
     )
 
@@ -304,7 +330,7 @@ def time(report: Report) -> Section | None:
     """Return the section of where the time went."""
     timing = {name: as_number(value) for name, value in (report.summary or {}).get("timing", {}).items()}
     regions = [
-        (_REGION_NAMES.get(name, name), value)
+        (_LOOP_REGION if name == "other" and report.is_own_loop else _REGION_NAMES.get(name, name), value)
         for name, value in timing.items()
         if name != "total" and value is not None and 0 <= value < MAX_SECONDS
     ]
@@ -315,7 +341,7 @@ def time(report: Report) -> Section | None:
     if not spent or total <= 0:
         return None
     longest = enumerate(list(spent.items())[:4])
-    legend = [(f"{name} {100 * value / total:.0f} %", f"region-{number}") for number, (name, value) in longest]
+    legend = [(f"{name} {format_percent(value / total, 0)}", f"region-{number}") for number, (name, value) in longest]
     data = {"chart": figures.time_shares(spent, total), "legend": legend, "spent": spent, "total": total}
     return Section("time", "Time", "time", data)
 

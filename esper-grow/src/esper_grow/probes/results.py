@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from esper_core.leyline.errors import one_line, plural
 from esper_core.plugins import html_of
-from esper_run.runs.statistics import format_flops
+from esper_run.formats import decimals_of, format_flops, format_number, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,8 +131,10 @@ class ProbeResult:
         return {"format": PROBE_FORMAT, **_finite(asdict(self))}
 
     def __repr__(self) -> str:
-        best = self.best
-        summary = "" if best is None else f"; {best.short} in {best.slot} {best.gain:+.3f} ± {best.error:.3f} nats"
+        best, summary = self.best, ""
+        if best is not None:
+            gain, error = format_number(best.gain, signed=True), format_number(best.error)
+            summary = f"; {best.short} in {best.slot} {gain} ± {error} nats"
         tried = plural(len(self.rows), "candidate")
         return f"<{one_line(f'ProbeResult of {self.model}: {self.verdict}{summary}; {tried}')}>"
 
@@ -141,7 +144,7 @@ class ProbeResult:
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.model}: {self.parameters:,} parameters, {plural(len(self.slots), 'slot')}"
-        yield f"host trained for {plural(self.host_steps, 'step')}: validation loss {self.host_loss:.4g}"
+        yield f"host trained for {plural(self.host_steps, 'step')}: validation loss {format_number(self.host_loss)}"
         yield ""
         if self.rows:
             yield from _table(self.rows)
@@ -171,8 +174,9 @@ def _table(rows: Sequence[ProbeRow]) -> Iterator[str]:
 
 def _cells(row: ProbeRow) -> tuple[str, ...]:
     pays = {True: "yes", False: "no", None: "?"}[row.pays]
-    gain = f"{row.gain:.3f} ± {row.error:.3f}"
-    figures = (f"{row.at_least:.3f}", f"{row.price:.3f}", f"{row.parameters:,}", format_flops(row.flops))
+    shown = partial(format_number, decimals=decimals_of(row.error))
+    gain = f"{shown(row.gain)} ± {shown(row.error)}"
+    figures = (shown(row.at_least), f"{row.price:.3f}", f"{row.parameters:,}", plain(format_flops(row.flops)))
     return row.slot, row.short, gain, *figures, f"{1e3 * row.seconds:.1f}", pays
 
 

@@ -14,7 +14,7 @@ import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import torch
@@ -42,6 +42,7 @@ from esper_grow.probes.places import attach_slots, slot_sites
 from esper_grow.probes.results import ProbeFailure, ProbeResult, ProbeRow
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
+from esper_run.formats import format_number, format_seconds, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -222,7 +223,9 @@ class Search:
         while True:
             began = self.clock.now()
             losses = self.training.evaluate(self.validation, again=step > 0)
-            self.evaluation_seconds = self.clock.now() - began
+            duration = self.clock.now() - began
+            # The first evaluation is slow, since memory is allocated.
+            self.evaluation_seconds = min(self.evaluation_seconds or duration, duration)
             if not step:
                 self._check_examples(losses)
                 interval = interval_of(self.examples, self.batch)
@@ -248,7 +251,7 @@ class Search:
 
     def _check_host(self, loss: float, step: int) -> None:
         self.curve.add(step, loss)
-        self._tell(f"host: {plural(step, 'step')}, validation loss {loss:.4g}")
+        self._tell(f"host: {plural(step, 'step')}, validation loss {format_number(loss)}")
         if not math.isfinite(loss):
             message = f"the validation loss of the model is {loss} after {plural(step, 'step')} of training"
             hint = "Check the loss function, or pass an optimizer with a smaller learning rate."
@@ -258,7 +261,15 @@ class Search:
         """Return that the host learns still, and how long it would need."""
         step, _ = self.curve.points[-1]
         self.host_seconds = self.training.seconds_of_step
-        seconds_per_step = self.clock.used / max(1, len(self.training.seconds))
+        if len(self.training.seconds) < TIMED_STEPS:
+            reason = (
+                f"Undecided: the budget of {plain(format_seconds(self.clock.budget))} was over before the speed of a "
+                "step was known."
+            )
+            return self._result("undecided", reason)
+        # Set-up and the first step, which allocates memory, are over: neither says how long further steps take.
+        interval = interval_of(self.examples, self.batch)
+        seconds_per_step = median(self.training.seconds[1:]) + self.evaluation_seconds / interval
         host = self.clock.used + seconds_per_step * self.curve.steps_needed()
         needs = max(host / HOST_SHARE, host + self._guessed_trials())
         reason = f"Undecided: the host still improves after {plural(step, 'step')}."
@@ -280,7 +291,8 @@ class Search:
             for _ in range(TIMED_STEPS):
                 self._without_fault(candidate, partial(trial.step, batch))
                 self.clock.check()
-            candidate.seconds = fmean(trial.seconds[1:] or [0.0])  # the first step allocates memory
+            # The first step allocates memory, and one that another process held up says nothing of the others.
+            candidate.seconds = median(trial.seconds[1:] or [0.0])
             trial.release()
 
     def _seconds_of_trials(self, steps: int) -> float:
@@ -376,9 +388,11 @@ class Search:
             return self._result("undecided", "Undecided: every candidate failed.", rows)
         best = next((row for row in rows if row.pays), None)
         if best is not None:
+            numbers = (best.gain, best.error, best.at_least, best.price)
+            gain, error, at_least, price = map(format_number, numbers)
             reason = (
-                f"{best.short} in {best.slot} pays: its gain is {best.gain:.3g} ± {best.error:.2g} nats, "
-                f"{best.at_least:.3g} at least, and its {plural(best.parameters, 'parameter')} cost {best.price:.3g}."
+                f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its "
+                f"{plural(best.parameters, 'parameter')} cost {price}."
             )
             alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
             if alike:
@@ -397,7 +411,8 @@ class Search:
         step, loss = self.curve.points[-1]
         if needs is not None:
             needs = rounded_up(needs)
-            reason = f"{reason} It needs about {needs:,.0f} s; the budget was {self.clock.budget:,.3g} s."
+            budget = format_seconds(self.clock.budget)
+            reason = plain(f"{reason} It needs about {format_seconds(needs)}; the budget was {budget}.")
         failed = [
             ProbeFailure(candidate.slot, candidate.variety.id, candidate.failure)
             for candidate in self.candidates
@@ -432,8 +447,8 @@ class Search:
             )
         if last > first + HARM * abs(first):
             yield (
-                f"Training raised the validation loss of the host from {first:.4g} to {last:.4g}: "
-                "pass the optimizer with which it was trained."
+                "Training raised the validation loss of the host from "
+                f"{format_number(first)} to {format_number(last)}: pass the optimizer with which it was trained."
             )
         steps = self.settings.steps
         if self.lengths and self.lengths[-1] < steps_of_levels(steps)[-1]:

@@ -13,6 +13,7 @@ What is here:
     descriptions: slots and blueprints, described for policies: parameters, operations, receptive field.
     compose: build also policies and rewards, and the study of a run.
     run: ``run`` and ``resume``, the run directory, and how a run ends.
+    lost_seeds: count lost seeds, warn of them, and name blueprints of which none survived.
     checkpoints: when a checkpoint is written, what is in it, and where a run resumes.
     interrupts: SIGINT, SIGTERM and SIGHUP finish the step in progress.
     runtime: threads and memory allocator of the process.

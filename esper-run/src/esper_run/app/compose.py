@@ -19,11 +19,11 @@ from esper_core.growth import Growth, Host, Variety
 from esper_core.leyline.errors import ConfigError, Problem
 from esper_core.trainer import Arm, RunReward, Study
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
-from esper_run.app.resolution import TWIN, load_run_plugins, resolve
+from esper_run.app.resolution import load_run_plugins, resolve
 from esper_run.app.runtime import one_thread, tune_allocator
 from esper_run.app.threads import ThreadsSession
 from esper_run.config import config_of, load_config
-from esper_run.config.model import CAPACITY
+from esper_run.config.model import CAPACITY, TWIN
 from esper_run.engines import PoolRequest
 
 if TYPE_CHECKING:

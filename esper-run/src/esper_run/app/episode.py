@@ -24,8 +24,8 @@ from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper
 from esper_run.app.compose import prepare
 from esper_run.app.dispatch import health_check
-from esper_run.app.resolution import TWIN
 from esper_run.app.runtime import one_thread, tune_allocator
+from esper_run.config.model import TWIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

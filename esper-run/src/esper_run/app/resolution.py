@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
@@ -22,7 +22,7 @@ from esper_core.leyline.specs import HostSpec, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_run.app.components import ConfiguredComponent, host_at
 from esper_run.config import model_problems, parse_path
-from esper_run.config.model import CAPACITY
+from esper_run.config.model import CAPACITY, TWIN
 from esper_run.engines import AUTO, Engine, find_engine
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from esper_run.config.values import KeyPath
 
 T = TypeVar("T")
-
-TWIN: Final = "twin"
-"""Name of the arm that never grows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
 from esper_run.app.interrupts import SignalHandler, handled_signals
+from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
 from esper_run.app.resolution import ConfiguredEngine, resolved_config
 from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
@@ -80,6 +81,7 @@ class Outcome:
         warnings: Each warning of the run, once.
         sections: What plugins add to the report.
         events: Length and SHA-256 of events.jsonl.
+        lost_seeds: The blueprints with lost seeds.
     """
 
     path: Path
@@ -89,6 +91,7 @@ class Outcome:
     events: Mapping[str, Any]
     warnings: Sequence[str] = ()
     sections: Sequence[PluginSection] = ()
+    lost_seeds: Sequence[LostBlueprint] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that ``esper run --json`` prints."""
@@ -100,7 +103,18 @@ class Outcome:
             "warnings": list(self.warnings),
             "sections": [section.as_json() for section in self.sections],
             "events": self.events,
+            "lost_seeds": as_records(self.lost_seeds),
         }
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What was wrong although the run is done: a problem for each blueprint whose every seed raised."""
+        return list(hopeless_problems(self.lost_seeds))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of ``esper run``: that of a broken plugin if there is a problem, else 0."""
+        return PluginError.exit_code if self.problems else 0
 
 
 def print_warning(text: str) -> None:
@@ -211,19 +225,20 @@ class _Session:
         plugins, path = self.composition.resolution.plugins, self.directory.path
         grace, device = self.composition.config.grace, str(self.composition.recipe.device)
         info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
-        record = partial(_record_interruption, self.directory, self.named)
+        record, losses = partial(_record_interruption, self.directory, self.named), SeedLosses()
         with handled_signals(self.named, grace, record) as signals, _logging(path, self.on_warning) as warnings:
             try:
                 begin()
                 warnings += self.position.state.plain["warnings"]
-                finished, clock, events = self._train(info, observers, warnings, signals)
+                finished, clock, events = self._train(info, observers, warnings, losses, signals)
                 with self._watched(signals):
                     sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
-                outcome = Outcome(path, self.named, self._results(finished), timing, events, tuple(warnings), sections)
+                results, lost = self._results(finished), losses.counted()
+                outcome = Outcome(path, self.named, results, timing, events, tuple(warnings), sections, lost)
                 self.on_outcome(outcome)
                 _write_results(self.directory, finished, outcome)
-                self.directory.finish(status="done", exit_code=0)
+                self.directory.finish(status="done", exit_code=outcome.exit_code)
             except BaseException as error:
                 status, exit_code = _status_of(error)
                 try:
@@ -250,7 +265,12 @@ class _Session:
         return {"arms": arms, "rounds": config.rounds, "environments": config.instances, "steps": config.episode.steps}
 
     def _train(
-        self, info: RunInfo, observers: Observers, warnings: list[str], signals: SignalHandler
+        self,
+        info: RunInfo,
+        observers: Observers,
+        warnings: list[str],
+        losses: SeedLosses,
+        signals: SignalHandler,
     ) -> tuple[Sequence[EpisodeFinished], Clock, Mapping[str, Any]]:
         """Train to the end; return how every episode ended, where the time went, and the checksum of the events."""
         resolution, position, path = self.composition.resolution, self.position, info.path
@@ -265,7 +285,7 @@ class _Session:
                 reasons = "; ".join(position.skipped)
                 log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
             observers.configured(resolution.plugin_settings, config)
-            listeners = [*self.listeners, *open_display(self.display, path, closing)]
+            listeners = [losses, *self.listeners, *open_display(self.display, path, closing)]
             sinks = open_sinks(resolution.of_kind("sink"), path, closing)
             clock = Clock()
             clock.continue_from(position.state.plain["seconds"], position.state.plain["total"])
@@ -286,8 +306,7 @@ class _Session:
                 position.number,
             )
             writer.on_written = self.on_checkpoint
-            composed = self.composition
-            engine = self._open_engine(closing, signals.raise_if_interrupted)
+            engine, composed = self._open_engine(closing, signals.raise_if_interrupted), self.composition
 
             def beat(pool_index: int) -> None:
                 heartbeat(pool_index)

@@ -7,8 +7,8 @@ control characters in them are escaped before they are printed.
 from __future__ import annotations
 
 import json
-import math
 import os
+import shlex
 import sys
 from contextlib import suppress
 from importlib.metadata import entry_points
@@ -19,12 +19,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.leyline.errors import printable
+from esper_run.formats import (
+    MINUS,
+    NO_BREAK,
+    format_difference,
+    format_difference_interval,
+    format_flops,
+    format_interval,
+    format_number,
+    format_p,
+    format_percent,
+    format_seconds,
+    format_value,
+    metric_of,
+    plain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
     from typing import TextIO
 
     from esper_core.leyline.errors import Problem
+    from esper_core.leyline.signals import Metric
     from esper_run.app.run import Outcome
 
 
@@ -53,8 +70,13 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def encodable(text: str, stream: TextIO) -> str:
-    """Return ``text`` with what the stream cannot encode escaped."""
+    """Return ``text`` with ordinary spaces, and with what the stream cannot encode escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = plain(text)
+    try:
+        MINUS.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.replace(MINUS, "-")
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -70,8 +92,8 @@ def print_wrapped(text: str, *, indent: int = 2) -> None:
 
 
 def _wrapped(text: str, stream: TextIO, indent: int = 2) -> str:
-    """Return a printable sentence, wrapped between words if the stream is a terminal."""
-    shown = printable(text)
+    """Return a printable sentence, wrapped between words if the stream is a terminal, but not before a unit."""
+    shown = NO_BREAK.join(map(printable, text.split(NO_BREAK)))
     if not stream.isatty():
         return shown
     width = max(20, get_terminal_size().columns - 1)
@@ -120,8 +142,11 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on stdout: ruled and wrapped on a terminal, aligned plain lines elsewhere."""
-    lines = [[printable(cell) for cell in row] for row in (head, *rows)]
+    """Print a table on stdout: ruled on a terminal, or row by row where that is too narrow; plain lines elsewhere."""
+    lines = [[printable(plain(cell)) for cell in row] for row in (head, *rows)]
+    if is_wide(*lines):
+        _print_rows(*lines)
+        return
     if sys.stdout.isatty():
         _print_ruled(*lines)
         return
@@ -130,12 +155,19 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         print_line("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def is_wide(head: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
+def is_wide(head: Sequence[str], *rows: Sequence[str]) -> bool:
     """Return whether stdout is a terminal into whose lines the rows of a table do not fit."""
     if not sys.stdout.isatty():
         return False
-    widths = (max(len(printable(cell)) for cell in column) for column in zip(head, *rows, strict=True))
+    widths = (max(len(printable(plain(cell))) for cell in column) for column in zip(head, *rows, strict=True))
     return sum(widths) + 2 * (len(head) - 1) > get_terminal_size().columns
+
+
+def _print_rows(head: Sequence[str], *rows: Sequence[str]) -> None:
+    """Print each row as lines below its first cell, which is never broken: a name is copied from there."""
+    for name, *cells in rows:
+        print_line(name)
+        print_facts([*zip(head[1:], cells, strict=True)])
 
 
 def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
@@ -145,8 +177,8 @@ def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, title in enumerate(head):
-        table.add_column(Text(title), overflow="fold", min_width=0 if place else 4)  # what a row is about stays legible
+    for title in head:
+        table.add_column(Text(title), no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
     Console(file=sys.stdout, highlight=False).print(table)
@@ -154,56 +186,10 @@ def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print names and their values on stdout, aligned below a title. Facts without a value are left out."""
-    width = max(len(name) for name, value in facts if value)
+    width = max((len(name) for name, value in facts if value), default=0)
     for name, value in facts:
         if value:
             print_wrapped(f"  {name:{width}}  {value}", indent=width + 4)
-
-
-# --- figures
-
-
-def value(metric: Mapping[str, Any], number: float | None) -> str:
-    """Return a figure in the unit of the metric."""
-    if number is None or not math.isfinite(number):
-        return "unknown"
-    return f"{100 * number:.1f} %" if metric.get("unit") == "%" else f"{number:.4g}"
-
-
-def _difference(metric: Mapping[str, Any], number: float) -> str:
-    """Return a difference of figures; a difference of percentages in points."""
-    return f"{100 * number:+.1f} points" if metric.get("unit") == "%" else f"{number:+.4g}"
-
-
-def _interval(metric: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    ends = (_difference(metric, comparison[end]).removesuffix(" points") for end in ("ci_low", "ci_high"))
-    return " to ".join(ends)
-
-
-def probability(p: float | None) -> str:
-    """Return a p-value with two digits.
-
-    >>> probability(0.0078125), probability(1e-9), probability(None)
-    ('0.0078', 'below 0.0001', 'unknown')
-    """
-    if p is None:
-        return "unknown"
-    return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration in its two largest units.
-
-    >>> duration(2.67), duration(431.0), duration(7322.0), duration(None)
-    ('3 s', '7 min 11 s', '2 h 2 min', '')
-    """
-    if seconds is None:
-        return ""
-    minutes, remainder = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
 # --- results of a run
@@ -213,59 +199,57 @@ def print_results(results: Mapping[str, Any]) -> None:
     """Print a table of the arms, then one of their comparisons."""
     from esper_run.config.model import CAPACITY
 
-    _print_arms(results["metric"], results["arms"])
+    metric = metric_of(results)
+    _print_arms(metric, results["arms"])
     if comparisons := results["comparisons"]:
         print_line()
-        _print_comparisons(results["metric"], comparisons)
+        _print_comparisons(metric, comparisons)
     if any(comparison["b"].startswith(CAPACITY) for comparison in comparisons):
         print_wrapped(f"{CAPACITY} has the grown blocks from the start. Neither side of that comparison is tuned.")
     if remark := _missing_seeds(comparisons):
         print_wrapped(remark)
 
 
-def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
-    from esper_run.runs.statistics import format_flops
-
+def _print_arms(metric: Metric, arms: Mapping[str, Any]) -> None:
     rows = []
     for name, arm in arms.items():
-        test, reward = arm["test"], arm.get("reward")
-        is_known = test["ci_low"] is not None and test["ci_high"] is not None
-        interval = f"{value(metric, test['ci_low'])} to {value(metric, test['ci_high'])}" if is_known else "unknown"
+        test = arm["test"]
         figures = [
-            value(metric, test["mean"]),
-            interval,
+            format_value(metric, test["mean"]),
+            format_interval(metric, test["ci_low"], test["ci_high"]),
             str(test["n"]),
             f"{arm['params']:,.0f}",
             format_flops(arm.get("flops")),
         ]
-        rows.append([name, *figures, "unknown" if reward is None else f"{reward:+z.1f}"])
-    less = ", less is better" if metric.get("direction") == "down" else ""
-    print_table(["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "FLOPs", "reward"], rows)
+        rows.append([name, *figures, format_number(arm.get("reward"), decimals=1, signed=True)])
+    less = ", less is better" if metric.direction == "down" else ""
+    print_table(["arm", f"test {metric.name}{less}", "95 % interval", "n", "parameters", "FLOPs", "reward"], rows)
 
 
-def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:
-    head = ["", "against", "by", "95 % interval", "n", "p", "Holm", ""]
+def _print_comparisons(metric: Metric, comparisons: Sequence[Mapping[str, Any]]) -> None:
+    head = ["", "against", "by", "95 % interval", "n", "p", "Holm", "verdict"]
     rows = []
     for comparison in comparisons:
-        difference = "unknown" if comparison["difference"] is None else _difference(metric, comparison["difference"])
-        interval = "unknown" if comparison["ci_low"] is None else _interval(metric, comparison)
+        difference = format_difference(metric, comparison["difference"])
+        interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+        interval = interval.removesuffix(f"{NO_BREAK}points")
         holm = comparison["p"] if len(comparisons) == 1 else comparison.get("p_holm")
-        figures = [difference, interval, str(comparison["n"]), probability(comparison["p"]), probability(holm)]
+        figures = [difference, interval, str(comparison["n"]), format_p(comparison["p"]), format_p(holm)]
         rows.append([comparison["a"], comparison["b"], *figures, comparison["verdict"]])
     print_table(head, rows)
 
 
 def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return how many seeds a verdict needs, if there are too few for any."""
+    """Return how many networks a verdict needs, if there are too few for any."""
     from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
     from esper_run.runs.statistics import seeds_needed
 
     reasons = [comparison.get("why") for comparison in comparisons]
     if reasons and set(reasons) == {"too few seeds"}:
-        return f"A verdict needs {MIN_SEEDS_FOR_VERDICT} RNG seeds; there are {comparisons[0]['n']}."
+        return f"A verdict needs {MIN_SEEDS_FOR_VERDICT} networks of each arm; there are {comparisons[0]['n']}."
     if "too few seeds for so many comparisons" in reasons:
         needed = seeds_needed(len(reasons))
-        return f"With {len(reasons)} comparisons a verdict needs {needed} RNG seeds."
+        return f"With {len(reasons)} comparisons a verdict needs {needed} networks of each arm."
     return None
 
 
@@ -275,19 +259,39 @@ def print_outcome(outcome: Outcome) -> None:
 
     print_results(outcome.results)
     print_sections([section.as_json() for section in outcome.sections])
+    print_lost_seeds(map(str, outcome.lost_seeds))
     print_line()
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
         print_line(printable(f"Report: {report}"))
     elif not entry_points(group="esper.commands", name="report"):
         print_line(printable(f"For a report:  pip install 'esper-run[watch]'  and then  esper report {outcome.named}"))
+    print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
+
+
+def print_lost_seeds(lines: Iterable[str]) -> None:
+    """Print a line for each blueprint with lost seeds."""
+    for line in lines:
+        print_wrapped(line)
+
+
+def print_finding(results: Mapping[str, Any], path: Path | str, *, lost: bool) -> None:
+    """Print what a run found in a sentence, and what to do next as one command: the last that a reader sees."""
+    from esper_run.runs.findings import next_command, summary_sentence
+
+    print_line()
+    print_wrapped(summary_sentence(results, lost=lost), indent=0)
+    title, command = next_command(results, shlex.quote(str(path)), lost=lost)
+    print_wrapped(f"{title}:", indent=0)
+    print_line(printable(f"  {command}"))  # in a line of its own, so that it can be copied
 
 
 def timing_text(timing: Mapping[str, float]) -> str:
     """Return the duration of a run with its three largest parts."""
     total = timing.get("total") or 1.0
     parts = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)[:3]
-    return f"{total:.1f} s, of which {', '.join(f'{name} {100 * spent / total:.0f} %' for spent, name in parts)}"
+    shares = ", ".join(f"{name} {format_percent(spent / total, 0)}" for spent, name in parts)
+    return f"{format_seconds(total)}, of which {shares}"
 
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.errors import printable
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
-from esper_run.cli.output import duration, encodable, value, wants_colour
+from esper_run.cli.output import encodable, wants_colour
+from esper_run.formats import STAGE_WORDS, format_percent, format_rate, format_seconds, format_value, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,25 +105,25 @@ class PlainLines:
         self._printed = now, self._done
         try:
             if not self._gone:
-                print(encodable(printable(self._line()), sys.stderr), file=sys.stderr, flush=True)
+                print(encodable(printable(plain(self._line())), sys.stderr), file=sys.stderr, flush=True)
         except OSError:
             self._gone = True
 
     def _line(self) -> str:
         run = "" if self._started is None else self._started.run
         share = min(1.0, self._done / self._total) if self._total else 0.0
-        parts = [", ".join([f"{run}: {100 * share:.0f} %", *([self._place] if self._place else [])])]
+        parts = [", ".join([f"{run}: {format_percent(share, 0)}", *([self._place] if self._place else [])])]
         if means := self._means():
             parts.append(means)
         (began, first), (now, last) = self._looks[0], self._looks[-1]
         if now > began and last > first:
             rate = (last - first) / (now - began)
-            parts.append(f"{rate:,.0f} env steps/s" if rate >= 10 else f"{rate:.2g} env steps/s")
+            parts.append(format_rate(rate))
             if left := max(0, self._total - self._done):
-                parts.append(f"{duration(left / rate)} left")
+                parts.append(f"{format_seconds(left / rate)} left")
         counts = Counter(self._stages.values())
         if counts:
-            parts.append(", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts[stage]))
+            parts.append(", ".join(f"{counts[stage]} {STAGE_WORDS[stage]}" for stage in Stage if counts[stage]))
         if self._acts:
             counted = ", ".join(f"{count} {act}" for act, count in sorted(self._acts.items()))
             parts.append(f"governor: {counted}{self._reason}")
@@ -133,10 +134,10 @@ class PlainLines:
         """Return the mean validation metric of each arm, in the order of the run; empty if there is none."""
         if self._started is None or self._started.metric is None:
             return ""
-        unit = {"unit": self._started.metric.unit}
+        metric = self._started.metric
         means = []
         for arm in self._started.arms:
             _, metrics = self._metrics.get(arm, (0, {}))
             if metrics:
-                means.append(f"{arm} {value(unit, sum(metrics.values()) / len(metrics))}")
+                means.append(f"{arm} {format_value(metric, sum(metrics.values()) / len(metrics))}")
         return ", ".join(means)

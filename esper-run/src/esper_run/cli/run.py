@@ -17,7 +17,7 @@ from esper_core.leyline.constants import PREPARATION_SECONDS
 from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
 from esper_core.leyline.files import is_url
 from esper_run.cli.exits import preparation
-from esper_run.cli.output import print_json, print_line, print_warnings
+from esper_run.cli.output import print_json, print_line, print_problems, print_warnings
 from esper_run.options import local_runs_option, run_name
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ _address_option = click.option(
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
+_open_option = click.option("--open", "open_browser", is_flag=True, help="With --watch: open a browser.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Execution:
     quiet: bool
     as_json: bool
     watch: bool
+    open_browser: bool
 
     def overriding(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Return overrides with the engine that was asked for, and the cluster."""
@@ -78,9 +80,12 @@ def _execution_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def collect(*arguments: Any, **named: Any) -> None:
         execution = Execution(**{name: named.pop(name) for name in names})
+        if execution.open_browser and not execution.watch:
+            msg = "--open needs --watch"
+            raise click.UsageError(msg)
         command(*arguments, execution=execution, **named)
 
-    for option in (_watch_option, _json_option, _quiet_option, _address_option, _engine_option):
+    for option in (_open_option, _watch_option, _json_option, _quiet_option, _address_option, _engine_option):
         collect = option(collect)
     return collect
 
@@ -125,7 +130,7 @@ def run(
     esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    with _watched(runs_dir, "/newest", watch=execution.watch and not dry_run) as show:
+    with _watched(runs_dir, "/newest", execution, watch=execution.watch and not dry_run) as show:
         composition = build(*load(config_file(file), execution.overriding(overrides), overlays))
 
         from esper_run.app.run import run as run_composition
@@ -135,7 +140,8 @@ def run(
             return
         show()
         execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
-        _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
+        status = _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
+    click.get_current_context().exit(status)
 
 
 @click.command()
@@ -167,7 +173,7 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
     place = record.path.resolve()
-    with _watched(place.parent, f"/run/{place.name}", watch=execution.watch) as show:
+    with _watched(place.parent, f"/run/{place.name}", execution, watch=execution.watch) as show:
         composition = build(*load(record.path / "config.yaml", overrides))
         print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
@@ -175,12 +181,13 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
 
         show()
         execute = partial(resume_composition, composition, record)
-        _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
+        status = _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
+    click.get_current_context().exit(status)
 
 
 @contextmanager
-def _watched(runs_dir: Path, page: str, *, watch: bool) -> Iterator[Callable[[], None]]:
-    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that prints the page's URL.
+def _watched(runs_dir: Path, page: str, execution: Execution, *, watch: bool) -> Iterator[Callable[[], None]]:
+    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that says where.
 
     The server starts before torch is imported, so that it is there when the run begins.
 
@@ -198,10 +205,12 @@ def _watched(runs_dir: Path, page: str, *, watch: bool) -> Iterator[Callable[[],
     def show() -> None:
         for line in server.lines():
             print_line(line, stream=sys.stderr)
+        print_line("The page is served until Ctrl-C, also when the run has ended.", stream=sys.stderr)
+        if execution.open_browser:
+            server.open_browser()
 
     with entry_point.load()(runs_dir, page) as server:
         yield show
-        print_line("The run has ended; its page is served until Ctrl-C.", stream=sys.stderr)
         server.wait()
 
 
@@ -262,8 +271,11 @@ def _seconds(loaded: LoadedConfig) -> float:
     return PREPARATION_SECONDS if patience == "auto" else max(PREPARATION_SECONDS, patience)
 
 
-def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:
-    """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
+def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> int:
+    """Run or resume with progress on stderr, and print the outcome, even if it could not be written.
+
+    Returns the exit code.
+    """
     from esper_run.cli.output import print_outcome
     from esper_run.cli.plain_progress import PlainLines, terminal_display
 
@@ -280,7 +292,9 @@ def _execute_and_show(execute: partial[Outcome], composition: Composition, *, qu
         )
     finally:
         for outcome in outcomes:
+            print_problems(outcome.problems)
             print_json(outcome.as_json()) if as_json else print_outcome(outcome)
+    return max((outcome.exit_code for outcome in outcomes), default=0)
 
 
 def _print_plan(composition: Composition, *, as_json: bool) -> None:

@@ -5,35 +5,38 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
 from esper_core.leyline.errors import printable
+from esper_core.leyline.lifecycle import Stage
 from esper_core.telemetry import read_events
 from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import (
-    duration,
     is_wide,
     print_facts,
+    print_finding,
     print_json,
     print_line,
+    print_lost_seeds,
     print_results,
     print_sections,
     print_table,
     print_warnings,
     print_wrapped,
     timing_text,
-    value,
 )
 from esper_run.config.values import cut
+from esper_run.formats import NO_BREAK, STAGE_WORDS, UNKNOWN, format_number, format_seconds, format_value, metric_of
 from esper_run.options import run_name, runs_dir_option
 from esper_run.runs.directory import STATUS_RUNNING
+from esper_run.runs.findings import lost_text
 from esper_run.runs.records import Run, UnreadableRun, changed_events, list_runs, load_run, read_growth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @click.group(cls=OpenGroup)
@@ -96,11 +99,20 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
         if grown:
             print_line()
         for arm, averages in grown.items():
-            counts = ", ".join(f"{average:.2g} × {name}" for name, average in averages.items()) or "nothing"
+            counts = ", ".join(f"{format_number(average)} × {name}" for name, average in averages.items()) or "nothing"
             print_wrapped(f"{arm} grew on average: {counts}")
         print_line()
         print_wrapped(f"time: {timing_text(record.summary['timing'])}")
         print_sections(record.summary.get("sections", []))
+        lost = record.summary.get("lost_seeds", [])
+        print_lost_seeds(_lost_lines(lost))
+        print_finding(record.summary["results"], record.shown_path, lost=bool(lost))
+
+
+def _lost_lines(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each blueprint with lost seeds, of what a summary holds."""
+    for record in records:
+        yield lost_text(record["blueprint"], record["package"], record["what"], record["lost"], record["tried"])
 
 
 # --- the list
@@ -128,13 +140,21 @@ def _row(run: Run | UnreadableRun) -> list[str]:
     if run.results is None:
         headline = cut(run.reason.partition("\n")[0], 100)
     else:
-        metric = run.results["metric"]
-        means = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
-        headline = f"{metric['name']}: {', '.join(means)}"
-    return [run.path.name, run.status, f"{run.started.astimezone():%Y-%m-%d %H:%M}", duration(run.seconds), headline]
+        metric = metric_of(run.results)
+        means = (f"{name} {format_value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
+        headline = f"{metric.name}: {', '.join(means)}"
+    return [run.path.name, run.status, f"{run.started.astimezone():%Y-%m-%d %H:%M}", _took(run), headline]
+
+
+def _took(run: Run) -> str:
+    """Return how long a run took; empty if it has not ended."""
+    return "" if run.seconds is None else format_seconds(run.seconds)
 
 
 # --- one run
+
+FIGURES: Final = ("gain", "gain_error", "price")
+"""Figures of a seed, in the order of their columns."""
 
 
 def _read_seeds(run: Run) -> tuple[list[dict[str, Any]], str]:
@@ -171,9 +191,9 @@ def _show_seeds(seeds: Sequence[Mapping[str, Any]], unit: str, warnings: Sequenc
         for warning in warnings:
             print_wrapped(f"warning: {warning}")
     else:
-        head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", f"gain ± s.e. ({unit})", "price", "reason"]
+        head = ["round", "arm", "network", "slot", "blueprint", "stage", f"gain ± s.e. ({unit})", "price", "reason"]
         rows = [_cells(seed) for seed in seeds]
-        if is_wide(head, rows):
+        if is_wide(head, *rows):
             rounds = len({seed["round"] for seed in seeds})
             for row in rows:
                 _print_seed(row, unit, of_one_round=rounds == 1)
@@ -184,7 +204,7 @@ def _show_seeds(seeds: Sequence[Mapping[str, Any]], unit: str, warnings: Sequenc
 def _print_seed(cells: Sequence[str], unit: str, *, of_one_round: bool) -> None:
     """Print a seed in the lines of a narrow terminal."""
     round_, arm, seed, slot, blueprint, stage, gain, price, reason = cells
-    place = f"{arm}, RNG seed {seed}" if of_one_round else f"{arm}, round {round_}, RNG seed {seed}"
+    place = f"network {seed} of {arm}" if of_one_round else f"network {seed} of {arm}, round {round_}"
     parts = [f"{place}: {blueprint} in {slot} {stage}"]
     parts += [f"gain {gain} {unit}"] if gain else []
     parts += [f"price {price}"] if price else []
@@ -193,12 +213,13 @@ def _print_seed(cells: Sequence[str], unit: str, *, of_one_round: bool) -> None:
 
 
 def _cells(seed: Mapping[str, Any]) -> list[str]:
-    gain = "" if seed["gain"] is None else f"{seed['gain']:+.4f} ± {seed['gain_error']:.4f}"
-    price = "" if seed["price"] is None else f"{seed['price']:.4f}"
+    gain, error, price = (format_number(seed[key], decimals=4, signed=key == "gain") for key in FIGURES)
+    gain = "" if gain == UNKNOWN else f"{gain}{NO_BREAK}±{NO_BREAK}{error}"
+    price = "" if price == UNKNOWN else price
     names = [str(seed[key]) for key in ("round", "arm", "seed", "slot", "blueprint")]
     return [
         *names,
-        seed["stage"],
+        STAGE_WORDS[Stage(seed["stage"])],
         gain,
         price,
         cut(seed["reason"].splitlines()[0] if seed["reason"] else "", 200),
@@ -219,7 +240,7 @@ def _show_facts(run: Run) -> None:
         ("status", run.status + (f", exit {manifest['exit']}" if manifest.get("exit") is not None else "")),
         ("reason", run.reason),
         ("began", f"{run.started.astimezone():%Y-%m-%d %H:%M:%S}"),
-        ("took", duration(run.seconds)),
+        ("took", _took(run)),
         ("uploaded", run.uploaded),
         ("command", " ".join(str(word) for word in manifest.get("argv") or [])),
         ("seeds", _seeds_text(first, count)),

@@ -22,6 +22,9 @@ from esper_core.settings import (
 MAX_EPISODES: Final = 10_000_000
 """Episodes of a run: rounds × environments × arms, with the twin."""
 
+TWIN: Final = "twin"
+"""Name of the arm that trains the same networks without growth."""
+
 CAPACITY: Final = "capacity"
 """Name of the arm that trains from the start what another arm grew; with several such arms: capacity-of-ARM."""
 

@@ -5,6 +5,7 @@ What is here:
     checkpoint_files: writes, finds and restores the state of a run.
     records: reads run directories: ``load_run``, the list of runs, hints for unfinished runs.
     uploads: copies a run to its store while it trains.
+    findings: what a finished run found in one sentence, and what to do next.
     statistics: means, intervals, paired comparisons and their adjustment for multiple tests.
 
 What is not here: reports, comparisons of several runs and displays (the package esper-watch), and when a checkpoint is

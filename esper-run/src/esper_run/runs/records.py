@@ -113,6 +113,14 @@ class _Checksum(_Checked):
     sha256: str
 
 
+class _LostSeeds(_Checked):
+    blueprint: str
+    package: str
+    what: str
+    lost: int
+    tried: int
+
+
 class _Summary(_Checked):
     """The checked part of a summary; the rest is kept as it is."""
 
@@ -121,6 +129,7 @@ class _Summary(_Checked):
     timing: dict[str, FiniteFloat]
     warnings: list[str] = []
     sections: list[_Section] = []
+    lost_seeds: list[_LostSeeds] = []
 
 
 class _Grown(_Checked):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from esper_core.leyline.constants import CONFIDENCE, EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
+from esper_run.formats import MAX_FIGURE as MAX_FIGURE, is_usable as is_usable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.signals import Metric
 
-
-MAX_FIGURE: Final = 1e150
-"""Squares of larger numbers overflow."""
 
 Direction = Literal["up", "down"]
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -285,21 +283,6 @@ def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:
     return fmean(flops) if flops and len(flops) == len(episodes) else None
 
 
-_PREFIXES: Final = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
-
-
-def format_flops(operations: float | None) -> str:
-    """Return a number of floating-point operations with three digits.
-
-    >>> format_flops(1.9432e12), format_flops(5120.0), format_flops(None)
-    ('1.94 T', '5.12 k', 'unknown')
-    """
-    if operations is None:
-        return "unknown"
-    size, prefix = next(((10**power, letter) for power, letter in _PREFIXES if operations >= 10**power), (1, ""))
-    return f"{operations / size:.3g} {prefix}".rstrip()
-
-
 def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:
     """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
     pairs = list(combinations(samples, 2))
@@ -342,15 +325,6 @@ def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, 
 
 
 # --- checks
-
-
-def is_usable(value: float) -> bool:
-    """Return whether a figure is finite, and so is its square.
-
-    >>> is_usable(0.82), is_usable(1e200), is_usable(math.nan)
-    (True, False, False)
-    """
-    return abs(value) < MAX_FIGURE
 
 
 def check_numbers(values: Sequence[float]) -> None:

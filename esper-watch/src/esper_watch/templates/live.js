@@ -29,8 +29,10 @@
       if (focused >= 0) (document.getElementById(id) ?? parts(element, focusable)[focused])?.focus({ preventScroll: true });
     };
   };
+  let isGone = false;
   const update = ({ order, changed, gone }) => {
     if (gone) {
+      isGone = true;
       source.close();
       return (status.textContent = "this run was deleted");
     }
@@ -48,22 +50,39 @@
       element.dataset.digest = changed[id].digest;
       restore();
     }
-    status.textContent = "up to date";
   };
+  const silence = 30000; // milliseconds; a server that lives says so every ten seconds
   let source = null;
+  let heard = Date.now();
+  let tried = heard;
+  const hear = (text) => {
+    heard = Date.now();
+    status.textContent = text;
+  };
   const listen = () => {
     source?.close();
     source = null;
+    tried = Date.now();
     if (document.hidden) return; // a browser opens few connections to one server
     const shown = fragments().map((fragment) => `${fragment.id}:${fragment.dataset.digest}`).join(",");
     source = new EventSource(`${status.dataset.stream}?shown=${encodeURIComponent(shown)}`);
-    source.onopen = () => (status.textContent = "up to date");
-    source.onmessage = (event) => update(JSON.parse(event.data));
+    source.addEventListener("alive", () => hear("up to date"));
+    source.onmessage = (event) => {
+      hear("up to date");
+      update(JSON.parse(event.data));
+    };
     source.onerror = () => {
       const closed = source.readyState === EventSource.CLOSED; // it was refused: another server, or no such run
       status.textContent = closed ? "not live: open the URL that esper printed" : "no connection: trying again";
     };
   };
+  // A server that was stopped keeps its connections open: only the silence tells. It is tried again for ever.
+  setInterval(() => {
+    const now = Date.now();
+    if (isGone || document.hidden || now - Math.max(heard, tried) < silence) return;
+    listen();
+    status.textContent = `no word from the server for ${Math.round((now - heard) / 1000)} s: trying again`;
+  }, 1000);
   document.addEventListener("visibilitychange", listen);
   addEventListener("pagehide", () => source?.close());
   listen();

@@ -4,6 +4,7 @@
   const finger = 20; // pixels by which a finger may miss a mark
   const of = (mark) => mark.querySelector("title")?.textContent ?? "";
   let current = null;
+  let pointer = null; // where it rests, while what it rests on is shown
   const show = (mark, x, y) => {
     tooltip.textContent = of(mark);
     tooltip.hidden = false;
@@ -13,7 +14,7 @@
   };
   const leave = () => {
     current?.classList.remove("here");
-    current = null;
+    current = pointer = null;
     tooltip.hidden = true;
   };
   const go = (mark) => {
@@ -21,6 +22,11 @@
     current = mark;
     current.classList.add("here");
   };
+  const showCurrent = () => {
+    const box = current.getBoundingClientRect();
+    show(current, box.left + box.width / 2, box.top + box.height / 2);
+  };
+  const isSeen = ({ top, bottom, left, right }) => bottom > 0 && top < innerHeight && right > 0 && left < innerWidth;
   const touched = (event) => {
     const target = event.target.closest?.(".mark");
     if (target) return target;
@@ -37,6 +43,7 @@
   document.addEventListener("pointermove", (event) => {
     if (event.pointerType === "touch") return; // a finger that moves scrolls the page
     const mark = event.target.closest?.(".mark");
+    pointer = mark && { mark, x: event.clientX, y: event.clientY };
     if (mark) show(mark, event.clientX, event.clientY);
     else if (!current) tooltip.hidden = true;
   });
@@ -60,9 +67,15 @@
     const next = at < 0 ? 0 : (at + step[event.key] + marks.length) % marks.length;
     go(marks[next]);
     current.scrollIntoView({ block: "nearest", inline: "nearest" });
-    const box = current.getBoundingClientRect();
-    show(current, box.left + box.width / 2, box.top + box.height / 2);
+    showCurrent();
   });
+  // What a tooltip is about scrolls away below it. One of the keys goes with its mark while that is seen.
+  const follow = () => {
+    if (pointer && document.elementFromPoint(pointer.x, pointer.y)?.closest(".mark") === pointer.mark) return;
+    if (current && isSeen(current.getBoundingClientRect())) showCurrent();
+    else leave();
+  };
+  addEventListener("scroll", follow, { capture: true, passive: true });
   document.addEventListener("focusout", (event) => {
     if (!current || !event.target.contains?.(current)) return; // a finger's mark may be in the drawing that is entered
     leave();
@@ -153,6 +166,7 @@
     const step = /^#step=(\d+)$/.exec(location.hash)?.[1];
     if (step === undefined || !slider()) return;
     play(false);
+    leave();
     slider().value = step;
     showStep();
     slider().closest("section").scrollIntoView();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import webbrowser
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
@@ -41,6 +42,7 @@ class ServerBeside:
 
     def __init__(self, root: Path, page: str) -> None:
         require_extra()
+        self._url = ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "esper_watch.web.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -62,7 +64,12 @@ class ServerBeside:
         message = json.loads(answer) if answer.strip() else {"problem": "the process of the server ended"}
         if "problem" in message:
             raise ConfigError(Problem("E433", message["problem"], hint="Run without --watch, then:  esper watch --web"))
+        self._url = next((line for line in message["lines"] if line.startswith("http")), "")
         return list(message["lines"])
+
+    def open_browser(self) -> None:
+        """Open the page in a browser, once ``lines`` has said where it is."""
+        webbrowser.open(self._url)
 
     def wait(self) -> None:
         """Wait until the user interrupts, or the server ends."""

@@ -62,6 +62,9 @@ class LivePage:
     def fragments(self, followed: FollowedRun) -> list[Fragment]:
         """Return the head, and each section of the report, of a run that was refreshed."""
         with followed.lock:
+            if followed.is_behind and not self._parts:
+                # Half a history would say that a finished run is still going, and be drawn again at every look.
+                return [_fragment(HEAD, "live_head.html", report=followed.report(), sections=(), followed=followed)]
             now = time.monotonic()
             revision = followed.identity, followed.revision
             moment = revision if followed.is_over else (*revision, int(now / AGING))
@@ -70,7 +73,7 @@ class LivePage:
             late = [
                 make for make in revisions if self._is_late(make, revisions[make], now, must=over or make is verdict)
             ]
-            if late or self._shown[0] != moment:
+            if not followed.is_behind and (late or self._shown[0] != moment):
                 report = followed.report()
                 for make in late:
                     self._parts[make] = _part(make, report, revisions[make])

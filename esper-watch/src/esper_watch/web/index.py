@@ -21,8 +21,8 @@ from esper_core.leyline.errors import one_line
 from esper_core.leyline.files import open_regular
 from esper_run import load_run, read_events
 from esper_watch.figures import arm_styles
-from esper_watch.formats import format_value
-from esper_watch.headline import facts, headline
+from esper_watch.formats import format_percent, format_value
+from esper_watch.headline import facts, headline, lost_seeds
 from esper_watch.history import UNFINISHED, History, is_usable
 from esper_watch.report import read_report
 from esper_watch.sections import Report
@@ -84,6 +84,8 @@ class FollowedRun:
         """Grows with each change."""
         self.size = 0
         """Bytes of events.jsonl."""
+        self.is_behind = False
+        """Whether the time was over before all lines were read: what is known so far says nothing of the run's end."""
         self._forget()
         if cache is not None and isinstance(stored := cache.load(path, "history"), tuple):
             self.history, self.offset, self._inode, tail = stored
@@ -101,6 +103,15 @@ class FollowedRun:
     def share_read(self) -> float:
         """Part of the events that was read, from 0 to 1."""
         return self.offset / self.size if self.size else 1.0
+
+    @property
+    def reading(self) -> str:
+        """How much of the events was read so far, in words, with what the manifest says of the run."""
+        try:
+            status = f" The run is {load_run(self.path).status}."
+        except EsperError:
+            status = ""
+        return f"Reading events: {format_percent(self.share_read, 0)} of {self.size / 1e6:,.0f} MB.{status}"
 
     @property
     def is_over(self) -> bool:
@@ -153,6 +164,7 @@ class FollowedRun:
             raise self._fault[1]
         if not self.is_over:
             self.history.status = UNFINISHED
+        self.is_behind = False
         while self.offset < self.size and (end := self._line_end(events)):
             try:
                 for event in read_events(events, tell=self._note, start=self.offset, end=end):
@@ -161,7 +173,8 @@ class FollowedRun:
                 self._fault = self.size, error
                 raise
             self._move(events, end)
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and self.offset < self.size:
+                self.is_behind = True
                 break
         self._store()
 
@@ -285,7 +298,7 @@ class RunsFolder:
                     except Exception as error:  # whatever is in a foreign run, it must not hide the others
                         reason = one_line(f"{type(error).__name__}: {error}")
                         stamped_card = stamp, Card(name, "unreadable", f"E430 cannot show this run: {reason}")
-                    if followed.share_read == 1.0:
+                    if not followed.is_behind:
                         self._cards[name] = stamped_card
                         if self._cache is not None and stamped_card[1].status in FINAL:
                             self._cache.store(followed.path, "card", (stamp, astuple(stamped_card[1])))
@@ -323,17 +336,21 @@ def card_of(followed: FollowedRun) -> Card:
     with followed.lock:
         if followed.problem is not None:
             return Card(followed.path.name, "unreadable", f"{followed.problem.code} {followed.problem.message}")
+        if followed.is_behind:
+            return Card(followed.path.name, headline=followed.reading)
         report = followed.report()
         history = report.history
-        status = history.status if followed.share_read == 1.0 else "reading"
         styles = arm_styles(history.arms)
         means = {arm: [value for value in history.mean_metric(arm) if is_usable(value)] for arm in history.arms}
         return Card(
             name=followed.path.name,
-            status=status,
+            status=history.status,
             headline=headline(report),
             started=str(report.manifest.get("started", "")),
-            facts=tuple((name, text) for name, text in facts(report) if name != "Cost"),
+            facts=(
+                *(("Trouble", text) for text in lost_seeds(history)),
+                *((name, text) for name, text in facts(report) if name != "Cost"),
+            ),
             metric=report.metric.name,
             curves=tuple((styles[arm].css_class, styles[arm].dash, line) for arm, line in _lines(means).items()),
             ends=tuple(

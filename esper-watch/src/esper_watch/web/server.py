@@ -113,10 +113,10 @@ def _bind(host: str, port: int | None) -> socket.socket:
 
 
 def lines(server: Server, path: str = "/") -> list[str]:
-    """Return what to tell a user about a server: its URL, and how to reach it from another machine."""
-    messages = [f"Watch in a browser:  {server.url(path)}"]
+    """Return what to tell a user about a server: its URL in a line of its own, and how to reach it from elsewhere."""
+    messages = ["Watch in a browser:", server.url(path)]
     if server.tunnel:
-        messages.append(f"From another machine:  {server.tunnel}  and the same URL there")
+        messages += ["From another machine, with the same URL there:", server.tunnel]
     else:
         messages.append(
             f"warning: {server.host} can be reached from other machines, and what is sent is not encrypted. "

@@ -46,8 +46,11 @@ LOAD: Final = 4.0
 PATIENCE: Final = 2.0
 """Seconds for which a page waits for events to be read. What is left follows in its stream."""
 
-HEARTBEAT: Final = 15.0
-"""Seconds of silence after which a stream shows that it is alive."""
+HEARTBEAT: Final = 10.0
+"""Seconds of silence after which a stream says that it is alive; a page that hears nothing for 30 s doubts it."""
+
+ALIVE: Final = "event: alive\ndata: {}\n\n"
+"""What it says. A comment would not reach the script of a page."""
 
 FILES: Final = {
     "report.css": "text/css",
@@ -169,7 +172,7 @@ class Site:
         return StreamingResponse(self._messages(shown, look), media_type="text/event-stream", headers=headers)
 
     async def _messages(self, shown: dict[str, str], look: Callable[[], list[Fragment] | None]) -> AsyncIterator[str]:
-        yield "retry: 1000\n\n"
+        yield f"retry: 1000\n\n{ALIVE}"
         last_sent = time.monotonic()
         while not self.is_closing():
             begun = time.monotonic()
@@ -182,7 +185,7 @@ class Site:
                 yield f"data: {json.dumps(message)}\n\n"
                 last_sent = time.monotonic()
             elif time.monotonic() - last_sent > HEARTBEAT:
-                yield ": nothing new\n\n"
+                yield ALIVE
                 last_sent = time.monotonic()
             await asyncio.sleep(max(PAUSE, LOAD * (time.monotonic() - begun)))
 

@@ -1,0 +1,95 @@
+"""Lost seeds of a run: count them by blueprint, warn of each kind once, and name blueprints of which none survived."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.errors import Problem
+from esper_core.leyline.events import SeedLost, StageChanged
+from esper_core.leyline.signals import Cause
+from esper_run.runs.findings import lost_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from esper_core.leyline.events import Event
+
+log = logging.getLogger("esper")
+
+_RAISED: Final = re.compile(r'(?:^|" )raised ')
+"""How the fault of a seed reads whose own code raised. Others, such as a loss that overflows, may not be its fault."""
+
+
+@dataclass(slots=True)
+class LostBlueprint:
+    """The seeds of a blueprint that were lost: how many of how many, to what first, and whose code it is."""
+
+    blueprint: str
+    package: str
+    what: str
+    lost: int = 0
+    tried: int = 0
+    raised: int = 0
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether every seed of the blueprint raised."""
+        return self.raised == self.lost == self.tried
+
+    def __str__(self) -> str:
+        return lost_text(self.blueprint, self.package, self.what, self.lost, self.tried)
+
+
+@dataclass(slots=True)
+class SeedLosses:
+    """A listener of events that counts the seeds of each blueprint, and those that were lost."""
+
+    by_blueprint: dict[str, LostBlueprint] = field(default_factory=dict)
+    _born: Counter[str] = field(default_factory=Counter)
+    _unborn: Counter[str] = field(default_factory=Counter)
+    """Losses that no change of a stage follows: the block could not be built, so there was no seed yet."""
+
+    def hear(self, event: Event) -> None:
+        """Count an event; warn of a fault that a blueprint did not have before."""
+        if isinstance(event, StageChanged):
+            self._born[event.blueprint] += event.was is None
+            self._unborn[event.blueprint] -= event.reason.cause is Cause.LOST
+        elif isinstance(event, SeedLost):
+            self._unborn[event.blueprint] += 1
+            is_new = event.blueprint not in self.by_blueprint
+            lost = self.by_blueprint.setdefault(
+                event.blueprint, LostBlueprint(event.blueprint, event.package, event.what)
+            )
+            lost.lost += 1
+            lost.raised += _RAISED.search(event.what) is not None
+            where = f"arm {event.arm}, RNG seed {event.seed}, step {event.step}, slot {event.slot}"
+            log.info("a seed is lost (%s): the seed %s", where, event.what)
+            if is_new:
+                package = event.package or "an unknown package"
+                log.warning("E320 a seed of %s is lost (%s): the seed %s", package, where, event.what)
+
+    def settle(self) -> None:
+        """Do nothing at the end of a step."""
+
+    def counted(self) -> list[LostBlueprint]:
+        """Return the blueprints with lost seeds, with how many were tried."""
+        for blueprint, lost in self.by_blueprint.items():
+            lost.tried = self._born[blueprint] + self._unborn[blueprint]
+        return list(self.by_blueprint.values())
+
+
+def hopeless_problems(lost: Sequence[LostBlueprint]) -> Iterator[Problem]:
+    """Yield a problem for each blueprint of which every seed raised."""
+    for record in lost:
+        if record.is_hopeless:
+            hint = "The other results stand. Test the blueprint:  esper plugins check"
+            yield Problem("E320", f"no seed of a blueprint survived. {record}", hint=hint)
+
+
+def as_records(lost: Sequence[LostBlueprint]) -> list[dict[str, Any]]:
+    """Return the blueprints with lost seeds as summary.json has them."""
+    return [asdict(record) for record in lost]

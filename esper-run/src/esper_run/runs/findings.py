@@ -1,0 +1,96 @@
+"""What a finished run found: in one sentence, the same in the terminal and on its page, and what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.errors import plural
+from esper_run.config.model import CAPACITY, TWIN
+from esper_run.formats import NO_BREAK, format_difference, format_difference_interval, metric_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NO_DIFFERENCE: Final = "no difference shown"
+
+TOO_FEW: Final = frozenset({"too few seeds", "too few seeds for so many comparisons"})
+"""What verdicts lack that more networks would give them."""
+
+
+def is_control(arm: str) -> bool:
+    """Return whether an arm is a control, in which nothing grows."""
+    return arm in (TWIN, CAPACITY) or arm.startswith(f"{CAPACITY}-of-")
+
+
+def against_twin(comparisons: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the comparisons of growing arms with the twin."""
+    return [comparison for comparison in comparisons if comparison["b"] == TWIN and not is_control(comparison["a"])]
+
+
+def finding(comparisons: Sequence[Mapping[str, Any]], *, grew: bool, lost: bool) -> str:
+    """Return what a run with several arms found.
+
+    Args:
+        comparisons: Those of its results.
+        grew: Whether a network of an arm that is compared with the twin kept anything.
+        lost: Whether seeds were lost.
+    """
+    growing = against_twin(comparisons)
+    if not growing:
+        shown = sum(comparison["verdict"] != NO_DIFFERENCE for comparison in comparisons)
+        return f"{shown} of {plural(len(comparisons), 'comparison')} showed a difference."
+    findings = []
+    for verdict, effect in (("better", "helped"), ("worse", "hurt")):
+        if arms := [comparison["a"] for comparison in growing if comparison["verdict"] == verdict]:
+            findings.append(f"Growing {effect}: {_listed(arms)} ended {verdict} than the same networks without growth.")
+    if findings:
+        return " ".join(findings)
+    if not grew:
+        nothing = "Nothing was kept: every network ended with the parts it started with, like its twin."
+        return f"{nothing} {'Seeds were lost to errors.' if lost else 'There is no lasting growth to judge.'}"
+    sentence = "No difference was shown between networks with growth and the same networks without"
+    too_few = {comparison.get("why") for comparison in growing} <= TOO_FEW
+    return f"{sentence}: there were too few networks." if too_few else f"{sentence}."
+
+
+def summary_sentence(results: Mapping[str, Any], *, lost: bool) -> str:
+    """Return what a run found, with the gain of each growing arm over its twin and its interval."""
+    comparisons, metric = results["comparisons"], metric_of(results)
+    if len(results["arms"]) == 1:
+        return "The run had one arm, so there is nothing to compare."
+    growing = against_twin(comparisons)
+    grew = any(results["arms"].get(comparison["a"], {}).get("fossils") for comparison in growing)
+    sentence = finding(comparisons, grew=grew, lost=lost)
+    if not grew:
+        return sentence
+    gains = []
+    for comparison in growing:
+        interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+        difference = format_difference(metric, comparison["difference"])
+        gains.append(f"{comparison['a']} {difference} over its twin, 95{NO_BREAK}% interval {interval}")
+    return f"{sentence} {'; '.join(gains)}." if gains else sentence
+
+
+def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[str, str]:
+    """Return what to do next, and the command for it. path: the run directory, quoted for a shell."""
+    if lost:
+        return "Fix the blueprints whose seeds were lost, and test them", "esper plugins check"
+    reasons = {comparison.get("why") for comparison in against_twin(results["comparisons"])}
+    if len(results["arms"]) == 1:
+        return "Compare it with the same networks without growth", f"esper run {path} --set twin=true"
+    if reasons & TOO_FEW:
+        from esper_run.runs.statistics import seeds_needed
+
+        needed = seeds_needed(len(results["comparisons"]))
+        return "Train enough networks for a verdict", f"esper run {path} --set environments={needed}"
+    return "See why seeds were kept or pruned", f"esper runs show {path} --seeds"
+
+
+def lost_text(blueprint: str, package: str, what: str, lost: int, tried: int) -> str:
+    """Return how many seeds of a blueprint were lost, whose code it is, and what it did first."""
+    did = what.removeprefix(f'of blueprint "{blueprint}" ')
+    return f"Lost {lost:,} of {plural(tried, 'seed')} of {blueprint}, from {package or 'an unknown package'}: it {did}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

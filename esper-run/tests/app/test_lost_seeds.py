@@ -1,0 +1,85 @@
+"""Blueprints that raise: a lost seed is told everywhere, and a blueprint of which none survives ends the run with 3."""
+
+import json
+
+import pytest
+
+PLUGIN = """
+from torch import nn
+
+from esper_core import BlueprintSpec, hookimpl
+
+
+class Block(nn.Conv1d):
+    raised = 0
+
+    def __init__(self, site):
+        super().__init__(site.channels, site.channels, 1)
+        self.calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        if self.calls > 6 and Block.raised < MOST:
+            Block.raised += 1
+            raise ZeroDivisionError("no more")
+        return super().forward(inputs)
+
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("late", Block, BlueprintSpec("sequence", "c*c + c"))
+"""
+
+RUN = """
+plugins: {local: [bad.py]}
+task: stripes
+host: cnn1d
+slots: {early: {blueprints: [bad/late]}}
+policy: heuristic
+environments: 2
+capacity: false
+episode: {steps: 16, batches: 1, batch_size: 20}
+"""
+
+
+@pytest.fixture
+def raising(esper, tmp_path):
+    """``raising(2)``: run a blueprint of which two blocks at most raise; return the answer and the run directory."""
+
+    def run(most: int, *options: str):
+        (tmp_path / "bad.py").write_text(PLUGIN.replace("MOST", str(most)))
+        (tmp_path / "run.yaml").write_text(RUN)
+        answer = esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "runs", *options)
+        (folder,) = (tmp_path / "runs").iterdir()
+        return answer, folder
+
+    return run
+
+
+def test_a_blueprint_whose_every_seed_raised_ends_the_run_with_a_line_and_3(raising, esper):
+    answer, run = raising(9, "--quiet")
+    assert answer.status == 3
+    (line,) = [line for line in answer.err.splitlines() if line.startswith("E320 no seed of a blueprint survived")]
+    for named in ("2 of 2 seeds of bad/late", "ZeroDivisionError: no more (bad.py:", "from local file "):
+        assert named in line
+    assert answer.out.splitlines()[-3:] == [
+        "Nothing was kept: every network ended with the parts it started with, like its twin. "
+        "Seeds were lost to errors.",
+        "Fix the blueprints whose seeds were lost, and test them:",
+        "  esper plugins check",
+    ]
+    manifest, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("manifest", "summary"))
+    assert (manifest["status"], manifest["exit"], summary["status"]) == ("done", 3, "done")
+    assert "Lost 2 of 2 seeds of bad/late" in esper("runs", "show", run).out
+    assert (run / "log.txt").read_text().count(" a seed is lost (arm heuristic, RNG seed ") == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"], ["--quiet", "--json"]])
+def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
+    answer, run = raising(1, *options)
+    assert answer.status == 0
+    (lost,) = json.loads((run / "summary.json").read_text())["lost_seeds"]
+    assert (lost["lost"], lost["tried"]) == (1, 2)
+    assert answer.err.count("E320 a seed of local file ") == 1
+    if "--json" not in options:
+        assert "Lost 1 of 2 seeds of bad/late" in answer.out

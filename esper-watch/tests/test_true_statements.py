@@ -1,0 +1,198 @@
+"""What pages say is true: of runs on a branch and in the shadow, still being read, of loops, with lost seeds."""
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+from xml.dom import minidom
+
+import pytest
+
+from esper_watch.growth import picture
+from esper_watch.headline import facts, headline
+from esper_watch.history import read_history
+from esper_watch.report import read_report, report_page, write_picture, write_report
+from esper_watch.web import index
+from esper_watch.web.fragments import LivePage
+from esper_watch.web.index import FollowedRun, card_of
+from tests.support.html_pages import Page, typed
+
+KEPT = {
+    "branch": "change no curve until one is kept: up to then a network is what it would be without growth.",
+    "shadow": "change no curve until one is blended in: up to then a network is what it would be without growth.",
+}
+
+
+def incubating(run: Path, incubation: str) -> Path:
+    """Write how the seeds of a run incubated."""
+    (run / "config.yaml").write_text(f"task: mnist1d\ngrowth:\n  incubation: {incubation}\n")
+    return run
+
+
+@pytest.mark.parametrize("incubation", ["branch", "shadow"])
+def test_a_page_says_until_when_a_network_equals_its_twin(incubation, make_run):
+    """Below the curves and below the lives of seeds; where the configuration is missing it says what holds of each."""
+    run = incubating(make_run(environments=2, steps=40), incubation)
+    text = Page(report_page(read_report(run))).text
+    (other,) = KEPT.keys() - {incubation}
+    assert (text.count(KEPT[incubation]), text.count(KEPT[other])) == (2, 0)
+    (run / "config.yaml").unlink()
+    text = Page(report_page(read_report(run))).text
+    assert [text.count(sentence) for sentence in KEPT.values()] == [2, 2]
+
+
+@pytest.mark.parametrize("incubation", ["branch", "shadow"])
+def test_a_line_to_a_seed_is_whole_once_the_seed_acts_on_its_network(incubation, make_run):
+    """On a branch that is when it is kept; until then its strength is that on its branch, and is not shown."""
+    run = incubating(make_run(environments=2, steps=40), incubation)
+    history, seed = read_history(run), 0
+    drawn = picture(history, "grown", seed, history.seeds_by_environment(0, "grown")[seed], incubation)
+    (lane,) = drawn.data["lanes"]
+    acting = {frame.stage for frame in lane.frames if frame.alpha}
+    assert ("blending" in acting, "holding" in acting, "fossilised" in acting) == (
+        *[incubation == "shadow"] * 2,
+        True,
+    )
+    assert any("blending 50" in typed(frame.state) for frame in lane.frames) == (incubation == "shadow")
+    text = Page(report_page(read_report(run))).text
+    assert ("the thicker, the more the seed acts" in text) == (incubation == "shadow")
+
+
+def test_an_animated_picture_shows_the_curve_of_the_network_that_it_draws(make_run, tmp_path):
+    run = make_run(environments=4, steps=20)
+    courses = {arm: read_history(run).courses(0, arm, 9)[0] for arm in ("grown", "twin")}
+    drawn = minidom.parse(str(write_picture(run, tmp_path / "growing.svg", animated=True)))
+    texts = [label.firstChild.data for label in drawn.getElementsByTagName("text") if label.firstChild]
+    last = ", ".join(f"{arm} {100 * course[19]:.1f} %" for arm, course in courses.items())
+    assert f"step 20: {last}" in map(typed, texts)
+    assert "validation accuracy of network 0 by step" in texts
+
+
+def test_lost_seeds_are_told_below_the_headline_and_on_the_card(make_run):
+    run = make_run(environments=2, steps=40)
+    sentence = "Lost 1 of 5 seeds of test/conv, from esper-test: it raised ValueError: ."
+    report = report_page(read_report(run))
+    assert sentence in [typed(text) for text in re.findall(r'<p class="problem">(.*?)</p>', report)]
+    followed = FollowedRun(run)
+    followed.refresh()
+    assert ("Trouble", sentence) in card_of(followed).facts
+
+
+def test_nothing_is_said_of_a_run_before_all_its_events_are_read(make_run, monkeypatch):
+    """A finished run is not "still running", and no section is drawn of half a run, nor again at every look."""
+    monkeypatch.setattr(index, "CHUNK", 4096)
+    run = make_run(environments=2, steps=40)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "done"}))
+    followed, page = FollowedRun(run), LivePage()
+    followed.refresh(0.0)
+    (head,) = page.fragments(followed)
+    assert re.search(r"Reading events: \d+ % of \d+ MB\. The run is done\. The page follows", Page(head.html).text)
+    card = card_of(followed)
+    assert (card.status, card.facts, card.curves) == ("reading", (), ())
+    assert "still" not in f"{head.html}{card.headline}"
+    followed.refresh()
+    assert len(page.fragments(followed)) > 5
+    assert card_of(followed).status == "done"
+
+
+def test_a_torn_last_line_does_not_keep_a_killed_run_from_being_shown(make_run):
+    run = make_run(environments=2, steps=4)
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"type":')
+    followed = FollowedRun(run)
+    followed.refresh(60.0)
+    assert (followed.is_behind, len(LivePage().fragments(followed)) > 5) == (False, True)
+
+
+def own_loop(run: Path, change: Any) -> Path:
+    """Change a run into that of a Gardener: one arm, one network, no twin, and another program."""
+    change(run, "events.jsonl", r'.*"arm":"twin".*\n', "")
+    change(run, "events.jsonl", r'"arms":\["grown","twin"\]', '"arms":["grown"]')
+    change(
+        run,
+        "events.jsonl",
+        '"name":"accuracy","direction":"up","unit":"%"',
+        '"name":"loss","direction":"down","unit":""',
+    )
+    change(run, "events.jsonl", '"parameters":572', '"parameters":10145')
+    change(run, "summary.json", r'"comparisons": \[.*?\]', '"comparisons": []')
+    change(
+        run,
+        "summary.json",
+        '"name": "accuracy", "direction": "up", "unit": "%"',
+        '"name": "loss", "direction": "down", "unit": ""',
+    )
+    change(run, "summary.json", '"train": 30.0, "incubate": 8.0', '"train": 3.0, "incubate": 1.0')
+    change(run, "summary.json", '"other": 2.0', '"other": 36.0')
+    change(run, "manifest.json", "/usr/bin/esper", "python")
+    return run
+
+
+def test_the_page_of_a_loop_says_what_it_kept_and_what_that_changed(make_run, change):
+    run = own_loop(make_run(environments=1, steps=40), change)
+    report = read_report(run)
+    course = read_history(run).courses(0, "grown", 1)[0]
+    before, after = (f"{course[step]:.3g}" for step in (32, 33))
+    assert headline(report) == (
+        f"conv was kept in slot early after step 33: validation loss {before} before, {after} a step later."
+    )
+    text = Page(report_page(report)).text
+    assert "+9,645 parameters (20.3 times as many)" in text
+    assert "your own loop 90 %" in text
+    change(run, "events.jsonl", r'.*"now":"fossilised".*\n', "")
+    assert headline(read_report(run)).startswith("Nothing was kept in this loop")
+
+
+def test_a_run_that_goes_on_says_how_long_a_step_takes_beside_its_last_event(make_run):
+    from filelock import FileLock
+
+    run = make_run(environments=2, steps=10)
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    (run / "summary.json").unlink()
+    started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 100))
+    manifest = {"format": 1, "id": run.name, "status": "running", "started": started}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    with FileLock(run / ".lock"):
+        history, answers = read_history(run), dict(facts(read_report(run)))
+    expected = 100 * 4 / history.finished_steps  # four networks are trained side by side
+    answer = re.fullmatch(r"a step of all networks takes about (\d+) s; an event follows each", typed(answers["Pace"]))
+    assert answer
+    assert float(answer[1]) == pytest.approx(expected, rel=0.1)
+
+
+TOOLTIP = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
+MIDDLE = """
+(() => {
+  const mark = document.querySelector("#lives .mark.stage-training");
+  mark.scrollIntoView({ block: "center" });
+  const box = mark.getBoundingClientRect();
+  return [box.left + box.width / 2, box.top + box.height / 2];
+})()
+"""
+REST = "new Promise((tell) => setTimeout(tell, 150))"
+
+
+@pytest.mark.parametrize("move", ["scrollBy(0, 600)", "location.hash = '#step=8'"])
+def test_a_tooltip_goes_when_what_it_is_about_goes(move, make_run, browser):
+    page = browser.open(write_report(make_run(environments=2, steps=40)))
+    page.resize(1000, 600)
+    position = page.evaluate(MIDDLE)
+    page.evaluate(REST)
+    page.point(*position)
+    assert "training in isolation" in page.evaluate(TOOLTIP)
+    page.evaluate(f"{move}; {REST}")
+    assert page.evaluate(TOOLTIP) == ""
+
+
+def test_a_tooltip_of_the_keys_stays_with_its_mark_while_the_page_scrolls(make_run, browser):
+    page = browser.open(write_report(make_run(environments=2, steps=40)))
+    page.resize(1000, 900)
+    page.evaluate("document.querySelector('#courses svg').focus()")
+    page.press("ArrowRight")
+    page.evaluate(f"scrollBy(0, 40); {REST}")
+    assert page.evaluate(TOOLTIP).startswith("after 1 step")
+    page.evaluate(f"scrollTo(0, document.body.scrollHeight); {REST}")
+    assert page.evaluate(TOOLTIP) == ""

@@ -100,7 +100,7 @@ def test_a_run_ends_with_its_verdict_and_says_how_to_get_the_report(installed_pr
     environment = installed_product("esper-run")
     printed = environment.run("esper", "run", configuration, *SHORT, "--runs-dir", str(tmp_path / "runs")).stdout
     (directory,) = (tmp_path / "runs").iterdir()
-    assert "A verdict needs 8 RNG seeds; there are 2." in printed
+    assert "A verdict needs 8 networks of each arm; there are 2." in printed
     expected = f"For a report:  pip install 'esper-run[watch]'  and then  esper report {directory}"
     assert printed.splitlines()[-1] == expected
 

@@ -1,6 +1,5 @@
 """What ppo learns: known optima, imitation of a teacher, and to try blueprints that were never seen."""
 
-
 import pytest
 
 from esper_core.leyline import WAIT, Action, ActionMask, Op

@@ -196,11 +196,11 @@ def test_idle_connections_do_not_keep_the_owner_out(make_run, monkeypatch):
         assert ask(server, "/")[0] == 200
         assert time.monotonic() - began < 1
         held = server._server.server_state.connections
-        assert len(held) <= connections.MOST_WAITING + 1
-        until = time.monotonic() + 10
-        while held and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not held
+        for most in (connections.MOST_WAITING + 1, 0):
+            until = time.monotonic() + 10
+            while len(held) > most and time.monotonic() < until:
+                time.sleep(0.05)
+            assert len(held) <= most
 
 
 def test_only_the_named_run_is_shown(runs_folder):

@@ -64,7 +64,7 @@ OPENERS = {
     "esper_run/runs/directory.py": "makes new files of a run, and flushes its folder",
     "esper_run/stores.py": "makes a new file in the cache",
     "esper_run/watchdog/forks.py": "reads the status of a process",
-    "esper_scale/engines/nodes.py": "hashes an installed module",
+    "esper_scale/engines/portable.py": "hashes an installed module",
     "esper_scale/engines/processes.py": "streams of a worker",
     "esper_scale/stores/storage.py": "makes new files, and reads and writes a storage, where links were refused",
     "esper_study/growbench/engine.py": "files of the benchmark",
@@ -73,6 +73,7 @@ OPENERS = {
     "esper_testing/commands.py": "writes a new package",
     "esper_testing/fakes.py": "writes a package for a test",
     "esper_watch/report.py": "makes a new file, which then replaces the report",
+    "esper_watch/web/beside.py": "opens a browser",
     "esper_watch/web/cache.py": "files of the user's cache",
 }
 """Modules that open files otherwise than by ``esper_core.leyline.files``, which waits for nothing and has limits."""

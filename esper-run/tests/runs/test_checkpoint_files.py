@@ -129,7 +129,9 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
         Checkpoints(tmp_path).write(1, state(1))
-    message = r"E413 (.|\n)*000001: it has format 3; this esper-run reads format 2"
+    message = (
+        rf"E413 (.|\n)*000001: it has format {checkpoints.FORMAT + 1}; this esper-run reads format {checkpoints.FORMAT}"
+    )
     with pytest.raises(RunFolderError, match=message):
         Checkpoints(tmp_path).newest()
 

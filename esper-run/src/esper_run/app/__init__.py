@@ -12,7 +12,8 @@ What is here:
         that they fit.
     descriptions: slots and blueprints, described for policies: parameters, operations, receptive field.
     compose: build also policies and rewards, and the study of a run.
-    run: ``run`` and ``resume``, the run directory, and how a run ends.
+    run: ``run`` and ``resume``, and the run directory.
+    endings: the status of a run that an error ends, and where it is recorded and shown.
     lost_seeds: count lost seeds, warn of them, and name blueprints of which none survived.
     checkpoints: when a checkpoint is written, what is in it, and where a run resumes.
     interrupts: SIGINT, SIGTERM and SIGHUP finish the step in progress.

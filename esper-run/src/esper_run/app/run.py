@@ -7,22 +7,17 @@ it says where the run is and how to resume it.
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import sys
-import tempfile
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import (
-    ConfigError,
-    EsperError,
     GovernorStop,
-    Interrupted,
     PluginError,
     Problem,
     RunFolderError,
@@ -36,6 +31,7 @@ from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_value
 from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
+from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
 from esper_run.app.resolution import ConfiguredEngine, resolved_config
@@ -44,8 +40,8 @@ from esper_run.config import dump_config
 from esper_run.engines import AUTO, THREADS, EngineContext, find_engine, installed_engines
 from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoint_files import Checkpoints
-from esper_run.runs.directory import STATUS_RUNNING, report_os_errors, run_lock
-from esper_run.runs.records import read_run, resume_hint
+from esper_run.runs.directory import report_os_errors, run_lock
+from esper_run.runs.records import read_run
 from esper_run.runs.statistics import results
 from esper_run.runs.uploads import Uploader
 from esper_run.stores import open_store
@@ -56,7 +52,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Component
     from esper_core.telemetry import Listener
     from esper_core.trainer import Study
@@ -66,9 +61,6 @@ if TYPE_CHECKING:
     from esper_run.watchdog import Heartbeat
 
 log = logging.getLogger("esper")
-
-REPORT: Final = "report.html"
-"""Name of the report in a run directory, if a package is installed that writes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +217,7 @@ class _Session:
         plugins, path = self.composition.resolution.plugins, self.directory.path
         grace, device = self.composition.config.grace, str(self.composition.recipe.device)
         info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
-        record, losses = partial(_record_interruption, self.directory, self.named), SeedLosses()
+        record, losses = partial(record_interruption, self.directory, self.named), SeedLosses()
         with handled_signals(self.named, grace, record) as signals, _logging(path, self.on_warning) as warnings:
             try:
                 begin()
@@ -240,14 +232,14 @@ class _Session:
                 _write_results(self.directory, finished, outcome)
                 self.directory.finish(status="done", exit_code=outcome.exit_code)
             except BaseException as error:
-                status, exit_code = _status_of(error)
+                status, exit_code = status_of(error)
                 try:
-                    self.directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
+                    self.directory.finish(status=status, exit_code=exit_code, reason=reason_of(error))
                 except RunFolderError as second:
                     log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
                 with self._watched(signals):
-                    observers.run_finished(info, RunOutcome(status, _reason(error)))
-                _add_location(error, self.named)
+                    observers.run_finished(info, RunOutcome(status, reason_of(error)))
+                add_location(error, self.named)
                 raise
             with self._watched(signals):
                 observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
@@ -256,7 +248,7 @@ class _Session:
     def _watched(self, signals: SignalHandler) -> AbstractContextManager[Heartbeat]:
         """Return a context in which a component that blocks or crashes this process is named."""
         patience = self.composition.config.patience
-        on_end = partial(_record_end, self.directory, self.named)
+        on_end = partial(record_end, self.directory, self.named)
         return watched(None if patience == "auto" else patience, on_end, signals.interruption)
 
     def _size(self) -> dict[str, Any]:
@@ -274,7 +266,7 @@ class _Session:
     ) -> tuple[Sequence[EpisodeFinished], Clock, Mapping[str, Any]]:
         """Train to the end; return how every episode ended, where the time went, and the checksum of the events."""
         resolution, position, path = self.composition.resolution, self.position, info.path
-        config, settings = resolved_config(resolution).model_dump(mode="json"), self.composition.config.checkpoints
+        config = resolved_config(resolution).model_dump(mode="json")
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
         # stdout is for what the command prints; sinks close in bounded time by themselves
@@ -292,27 +284,9 @@ class _Session:
             events = EventFile(path / "events.jsonl", after=position.events)
             closing.callback(events.close)
             bus = Bus([events, *listeners, *sinks, observers])
-            checkpoints = Checkpoints(path, settings.keep)
-            if position.number:
-                checkpoints.return_to(position.number)
-            writer = CheckpointWriter(
-                checkpoints,
-                events,
-                clock,
-                warnings,
-                settings.every,
-                signals.raise_if_interrupted,
-                decisive,
-                position.number,
-            )
-            writer.on_written = self.on_checkpoint
+            writer = self._checkpoint_writer(events, clock, warnings, decisive, signals)
             engine, composed = self._open_engine(closing, signals.raise_if_interrupted), self.composition
-
-            def beat(pool_index: int) -> None:
-                heartbeat(pool_index)
-                if pool_index < 0:  # on the run's own thread, which may wait for a worker that hangs
-                    signals.raise_if_expired()
-
+            beat = partial(_beat, heartbeat, signals)
             context = StudyContext(bus, clock, health_check(resolution.plugins), engine, beat)
             try:
                 if position.number:
@@ -335,9 +309,26 @@ class _Session:
                 bus.publish(RunFinished(status="done"))
                 events.settle()
             except BaseException as error:
-                bus.publish(RunFinished(status=_status_of(error)[0], reason=_reason(error)))
+                bus.publish(RunFinished(status=status_of(error)[0], reason=reason_of(error)))
                 raise
             return finished, clock, events.checksum
+
+    def _checkpoint_writer(
+        self,
+        events: EventFile,
+        clock: Clock,
+        warnings: list[str],
+        decisive: Mapping[str, str],
+        signals: SignalHandler,
+    ) -> CheckpointWriter:
+        """Return what writes checkpoints from the run's position on."""
+        settings, number = self.composition.config.checkpoints, self.position.number
+        checkpoints, pause = Checkpoints(self.directory.path, settings.keep), signals.raise_if_interrupted
+        if number:
+            checkpoints.return_to(number)
+        writer = CheckpointWriter(checkpoints, events, clock, warnings, settings.every, pause, decisive, number)
+        writer.on_written = self.on_checkpoint
+        return writer
 
     def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None]) -> EngineSession | None:
         """Return the engine of the run, which ``closing`` closes; None: threads of this process."""
@@ -386,6 +377,13 @@ class _Session:
     def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
         arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
         return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
+
+
+def _beat(heartbeat: Heartbeat, signals: SignalHandler, pool_index: int) -> None:
+    """Tell the watching process that the run goes on, and give up a step whose grace is over."""
+    heartbeat(pool_index)
+    if pool_index < 0:  # on the run's own thread, which may wait for a worker that hangs
+        signals.raise_if_expired()
 
 
 def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyPosition) -> None:
@@ -476,65 +474,3 @@ def _logging(run: Path, on_warning: Callable[[str], None]) -> Iterator[list[str]
         log.removeHandler(handler)
         log.setLevel(level)
         handler.close()
-
-
-# --- how a run ends
-
-
-def _status_of(error: BaseException) -> tuple[RunStatus, int]:
-    """Return the status and the exit code of a run that ``error`` ended."""
-    if isinstance(error, Interrupted | KeyboardInterrupt):
-        return "interrupted", error.status if isinstance(error, Interrupted) else 130
-    if isinstance(error, BrokenPipeError):
-        return "failed", 141  # what a shell expects when the reader of a pipe is gone: 128 + SIGPIPE
-    code = error.exit_code if isinstance(error, EsperError) else 1
-    return "stopped" if isinstance(error, GovernorStop) else "failed", code
-
-
-def _record_end(directory: RunDirectory, named: Path, problem: Problem, trace: str, exit_code: int) -> None:
-    """Record that the run's process is ended by a component: in the log, in the manifest, and on stderr."""
-    error = EsperError(problem)
-    with suppress(OSError), append_regular(directory.path / "log.txt") as file:
-        file.write(f"{problem.message}\n{trace}\n".encode(errors="replace"))
-    if directory.manifest["status"] == STATUS_RUNNING:  # else its results are complete
-        _add_location(error, named)
-        status: RunStatus = "interrupted" if problem.code == "E401" else "failed"
-        with suppress(RunFolderError):
-            directory.finish(status=status, exit_code=exit_code, reason=str(problem))
-    print(*error.problems, trace, sep="\n", file=sys.stderr, flush=True)
-
-
-def _record_interruption(directory: RunDirectory, named: Path, problem: Problem, exit_code: int) -> None:
-    """Record that the run's process is ended since the run did not end in time, with the traceback of its threads."""
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        trace = file.read().decode(errors="replace")
-    _record_end(directory, named, problem, trace, exit_code)
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, EsperError) else f"{type(error).__name__}: {error}"
-
-
-def _add_location(error: BaseException, run: Path) -> None:
-    """Add to an error where the run is and how to resume it: to the last hint, or as a note if it is not Esper's.
-
-    Nothing is added to an error about the configuration or the run directory, except for a directory that is whole and
-    cannot be written to, as on a full disk; nor where the reader of the output went away.
-    """
-    if isinstance(error, ConfigError | BrokenPipeError) or not (run / "events.jsonl").is_file():
-        return
-    if isinstance(error, RunFolderError) and error.problems[-1].code != "E410":
-        return
-    lines = [f"Run directory: {run}", resume_hint(run)]
-    if (report := run / REPORT).is_file():
-        lines.insert(1, f"Report: {report}")
-    if _status_of(error)[0] != "interrupted":
-        lines.append("Fix the cause first: resuming repeats the failed step.")
-    if isinstance(error, EsperError):
-        *earlier, last = error.problems
-        hint = "\n".join([last.hint, *lines] if last.hint else lines)
-        error.problems = (*earlier, replace(last, hint=hint))
-    else:
-        error.add_note("\n".join(lines))

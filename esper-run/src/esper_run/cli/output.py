@@ -255,7 +255,7 @@ def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
 
 def print_outcome(outcome: Outcome) -> None:
     """Print what a run found, where it is, and where its time went."""
-    from esper_run.app.run import REPORT
+    from esper_run.app.endings import REPORT
 
     print_results(outcome.results)
     print_sections([section.as_json() for section in outcome.sections])

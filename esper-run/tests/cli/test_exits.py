@@ -1,6 +1,7 @@
 """A component cannot end the command by SystemExit, nor keep its process alive."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -55,6 +56,36 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Return how Python ended with these arguments."""
     command = [sys.executable, *map(textwrap.dedent, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.members
+@pytest.mark.slow
+def test_a_package_with_damaged_metadata_stops_no_other(file, tmp_path):
+    """pydantic and torch ask every installed package for plugins of theirs."""
+    folder = tmp_path / "torn-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torn\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_bytes(b"\xff\xfe\x00\x81")
+    for command in (["check", str(file)], ["runs", "list"]):
+        ended_with = subprocess.run(
+            [sys.executable, "-m", "esper_run", *command],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+        assert ended_with.returncode == 0, ended_with.stderr
+        assert ('E223 the metadata of package "torn"' in ended_with.stderr) is (command[0] == "check")
+
+
+@pytest.mark.slow
+def test_closed_streams_are_the_null_device(tmp_path):
+    """A file that is opened next would get their descriptors."""
+    script = "import os, sys; [os.close(number) for number in range(3)]; os.execv(sys.executable, sys.argv[1:])"
+    for command in (["-m", "esper_run", "plugins", "list"], ["-m", "esper_run", "--help"]):
+        assert ended("-c", script, sys.executable, *command).returncode == 0
 
 
 def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):

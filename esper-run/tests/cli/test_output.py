@@ -98,7 +98,7 @@ def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_
 
     if is_written:
         (tmp_path / REPORT).touch()
-    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}, events={}))
+    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
     head, row, _, *last = capsys.readouterr().out.splitlines()
     assert head.split("  ")[0] == "arm"
     assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "3.40 T", "unknown"]
@@ -115,7 +115,7 @@ def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_
 def test_outcome_says_how_to_get_a_report_where_no_installed_package_writes_one(capsys, tmp_path, monkeypatch) -> None:
     from esper_run.app.run import Outcome  # which imports torch
 
-    monkeypatch.setattr("esper_run.cli.output.entry_points", lambda **group_and_name: ())
-    print_outcome(Outcome(tmp_path, tmp_path, results(0.912), {"total": 2.0, "train": 1.0}, events={}))
+    monkeypatch.setattr("esper_run.cli.output.Extension.find", lambda *group_and_kind: {})
+    print_outcome(Outcome(tmp_path, tmp_path, results(0.912), {"total": 2.0, "train": 1.0}))
     line = f"For a report:  pip install 'esper-run[watch]'  and then  esper report {tmp_path}"
     assert line in capsys.readouterr().out.splitlines()

@@ -89,7 +89,11 @@ class SignalHandler:
 
     def watch(self, run: Path) -> None:
         """Wait for a signal, in a thread: the code that a signal handler interrupts may be writing to stderr."""
-        if not (number := self.interruption.wait()):
+        try:
+            number = self.interruption.wait()
+        except (OSError, ValueError):  # a component closed the files of this process
+            return
+        if not number:
             return
         with suppress(OSError, ValueError):  # the terminal may be closed
             announce_end(run)
@@ -135,7 +139,7 @@ def handled_signals(
             signal.signal(signal_number, previous)
         handler.has_ended.set()
         handler.interruption.stop_waiting()
-        watching.join()
+        watching.join(1.0)  # it waits for ever where a component closed its socket
         handler.interruption.close()
 
 

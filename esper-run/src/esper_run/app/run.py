@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -80,10 +80,10 @@ class Outcome:
     named: Path
     results: Mapping[str, Any]
     timing: Mapping[str, float]
-    events: Mapping[str, Any]
     warnings: Sequence[str] = ()
     sections: Sequence[PluginSection] = ()
     lost_seeds: Sequence[LostBlueprint] = ()
+    events: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that ``esper run --json`` prints."""
@@ -227,7 +227,7 @@ class _Session:
                     sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 results, lost = self._results(finished), losses.counted()
-                outcome = Outcome(path, self.named, results, timing, events, tuple(warnings), sections, lost)
+                outcome = Outcome(path, self.named, results, timing, tuple(warnings), sections, lost, events)
                 self.on_outcome(outcome)
                 _write_results(self.directory, finished, outcome)
                 self.directory.finish(status="done", exit_code=outcome.exit_code)

@@ -179,6 +179,7 @@ class LazyGroup(OpenGroup):
         typed = kwargs.get("args", args[0] if args else None)
         if typed is None:
             keep_stdout()
+            leave_out_damaged_packages()
         try:
             status = run_command(self, sys.argv[1:] if typed is None else typed)
         except BrokenPipeError:
@@ -190,6 +191,22 @@ class LazyGroup(OpenGroup):
 
 
 # --- running a command
+
+
+def leave_out_damaged_packages() -> None:
+    """Let pydantic and torch not ask installed packages for plugins of theirs if the metadata of one is damaged.
+
+    They ask when they are imported, and fail for all packages if one cannot be read. Esper itself reads each by itself,
+    and reports the damaged one (E223).
+    """
+    from importlib.metadata import distributions
+
+    try:
+        for distribution in distributions():
+            distribution.entry_points  # noqa: B018  it is read here
+    except Exception:  # damaged metadata may raise anything
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+        os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 
 def run_command(command: click.Group, arguments: Sequence[str]) -> int:

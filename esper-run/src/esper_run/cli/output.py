@@ -11,7 +11,6 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from importlib.metadata import entry_points
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.leyline.errors import printable
+from esper_core.plugins import Extension
 from esper_run.formats import (
     MINUS,
     NO_BREAK,
@@ -51,8 +51,15 @@ if TYPE_CHECKING:
 def keep_stdout() -> None:
     """Reserve stdout for what the command prints: what other code writes to file descriptor 1 goes to stderr.
 
-    ``redirect_stdout`` does not reach libraries in C, ``os.write`` and processes that a plugin starts.
+    ``redirect_stdout`` does not reach libraries in C, ``os.write`` and processes that a plugin starts. A closed stream
+    becomes the null device, or the next file that is opened would get its descriptor, and what others print.
     """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nowhere = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123  as long as there is the process
+            if nowhere.fileno() != descriptor:
+                os.dup2(nowhere.fileno(), descriptor)
+            setattr(sys, name, nowhere)
     with suppress(OSError, ValueError, AttributeError):  # stdout or stderr may be closed, or no file
         stdout = sys.stdout
         reserved = os.fdopen(
@@ -264,7 +271,7 @@ def print_outcome(outcome: Outcome) -> None:
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
         print_line(printable(f"Report: {report}"))
-    elif not entry_points(group="esper.commands", name="report"):
+    elif "report" not in Extension.find("esper.commands", "command"):
         print_line(printable(f"For a report:  pip install 'esper-run[watch]'  and then  esper report {outcome.named}"))
     print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
 

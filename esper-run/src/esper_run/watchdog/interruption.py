@@ -76,17 +76,18 @@ class Interruption:
 
     def stop_waiting(self) -> None:
         """End ``wait``, which looks at what came before."""
-        self._writer.setblocking(True)
-        self._writer.sendall(_NO_MORE)
+        with suppress(OSError):  # it is full, or a component closed it
+            self._writer.send(_NO_MORE)
 
     def look(self) -> None:
         """Note a signal that no thread has read."""
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError, ConnectionError):
             for number in self._reader.recv(4096, socket.MSG_PEEK):
                 self.note(number)
 
     def close(self) -> None:
         """Release the socket and the memory."""
-        self._reader.close()
-        self._writer.close()
+        for end in (self._reader, self._writer):
+            with suppress(OSError):
+                end.close()
         self._shared.close()

@@ -310,6 +310,36 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     assert float(rate_tensor) == pytest.approx(0.1)
 
 
+def test_a_seeds_schedule_begins_with_its_first_step_and_ends_when_it_is_kept():
+    """Also beside a frozen host, whose rate the fossil cannot follow."""
+    block = nn.Linear(2, 2)
+    block.number = 0  # type: ignore[assignment]
+    of_seed = OptimizerSettings(partial(torch.optim.SGD, lr=0.1), schedule=Falling())
+    of_host = OptimizerSettings(of_seed.build)
+    keeper = OptimizerKeeper([], host_settings=of_host, seed_settings=of_seed)
+    for _ in range(3):
+        keeper.open_step()
+    keeper.adopt(block)  # type: ignore[arg-type]
+    rates = []
+    for _ in range(3):
+        keeper.open_step()
+        rates.append(keeper.seeds[0].groups()[0]["lr"])
+    assert rates == [pytest.approx(0.1 / step) for step in (1, 2, 3)]
+    keeper.settle(block, freeze=False)  # type: ignore[arg-type]
+    keeper.step(())
+    assert keeper.fossils[0].groups()[0]["lr"] == pytest.approx(0.1)
+
+
+def test_gradients_are_clipped_by_their_own_norm_not_by_that_of_a_scaled_loss():
+    parameter = nn.Parameter(torch.zeros(4))
+    settings = OptimizerConfig(kind="sgd", learning_rate=1.0, momentum=0.0, clip_norm=3.0)
+    keeper = OptimizerKeeper([parameter], host_settings=settings, seed_settings=settings)
+    keeper.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    keeper.backward(parameter.sum())
+    keeper.step(())
+    assert parameter.tolist() == [-1.0] * 4
+
+
 def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm():
     host, block = nn.Linear(2, 2).requires_grad_(requires_grad=False), nn.Linear(2, 2)
     block.number = 0  # type: ignore[assignment]

@@ -37,6 +37,20 @@ def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_paramete
         assert parameter in loop.optimizer.state
 
 
+def test_undo_takes_a_seed_out_of_the_users_optimizer_with_its_state():
+    """A transition that fails half-way must leave nothing behind: the state would be saved with the optimizer's."""
+    loop = make_loop().tended()
+    loop.epochs(3)
+    put_back = loop.gardener._keeper.undo()
+    assert loop.epochs(1)[-1].kept
+    assert all(parameter in loop.optimizer.state for parameter in loop.seed.parameters())
+    put_back()
+    held = {id(parameter) for group in loop.optimizer.param_groups for parameter in group["params"]}
+    for parameter in loop.seed.parameters():
+        assert parameter not in loop.optimizer.state
+        assert id(parameter) not in held
+
+
 def test_names_of_parameters_in_groups_stay_complete():
     loop = make_loop()
     loop.optimizer = torch.optim.Adam(loop.model.named_parameters(), lr=1e-2)

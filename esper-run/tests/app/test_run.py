@@ -7,19 +7,21 @@ import shutil
 import signal
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import esper_run
 from esper_core.leyline import ConfigError, GovernorStop, PluginError, Problem, RunFolderError
-from esper_core.telemetry import read_events
+from esper_core.telemetry import EventFile, read_events
 from esper_run.app import run as run_module
 from esper_run.app.compose import Composition, prepare
 from esper_run.app.resolution import resolved_config
 from esper_run.app.run import resume, run
 from esper_run.config import dump_config, load_config
 from esper_run.runs import RunDirectory
+from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.records import read_run
 from tests.support.configurations import rewritten
 from tests.support.studies import EventRecorder
@@ -179,6 +181,20 @@ def expected(configured, tmp_path_factory) -> list[str]:
         runs = tmp_path_factory.mktemp("whole")
         KEPT["whole"] = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=runs).path
     return (KEPT["whole"] / "events.jsonl").read_text().splitlines()[1:]
+
+
+def test_run_13_events_are_on_the_disk_before_the_checkpoint_that_needs_them(configured, tmp_path, monkeypatch) -> None:
+    """A power cut must not leave a checkpoint of which no event is left."""
+    done: list[str] = []
+
+    def noted(name: str, method: Any) -> Any:
+        return lambda *arguments: [done.append(name), method(*arguments)][1]
+
+    monkeypatch.setattr(EventFile, "sync", noted("events", EventFile.sync))
+    monkeypatch.setattr(Checkpoints, "write", noted("checkpoint", Checkpoints.write))
+    run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "runs")
+    assert len(done) > 4
+    assert done == ["events", "checkpoint"] * (len(done) // 2)
 
 
 def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway) -> None:

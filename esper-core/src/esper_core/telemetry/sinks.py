@@ -1,4 +1,4 @@
-"""Run the sinks of plugins on threads of their own, so that none of them can delay or stop a run.
+"""Run the sinks of plugins on threads of their own: the run waits for none, and goes on without one that fails.
 
 The run hands each event over without waiting. What does not fit into the queue is dropped and counted, a sink that
 raises is shut off after one message, and a sink that does not close in time is abandoned. events.jsonl, which the

@@ -131,7 +131,7 @@ def esper_register_tasks(registry: Any) -> None:
 @hookimpl
 def esper_register_blueprints(registry: Any) -> None:
     """Register a filler for each blueprint in ``FILLED``."""
-    formulas = {name: (spec.params, spec.kinds) for name, _, spec in BLUEPRINTS}
+    formulas = {name: (spec.params, spec.kinds) for name, (_, spec) in BLUEPRINTS.items()}
     for name in FILLED:
         size, kinds = formulas[name]
 

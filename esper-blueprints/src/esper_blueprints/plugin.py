@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import BlueprintSpec, PluginInfo, hookimpl
 
@@ -15,178 +15,131 @@ ANY_SIZE: Final = ("deterministic", "bf16", "compile", "dynamic_spatial")
 INFORMED: Final = (*ANY_SIZE, "informed_birth")
 """Traits of the blueprints that choose their initial weights from a batch."""
 
-BLUEPRINTS: Final = (
-    (
-        "norm",
+
+def _spec(
+    accepts: str | tuple[str, ...], params: str, summary: str, traits: tuple[str, ...] = ANY_SIZE, **more: Any
+) -> BlueprintSpec:
+    """Return the spec of a blueprint that starts as the identity, as all of this package do."""
+    return BlueprintSpec(accepts, params, summary=summary, starts_as_identity=True, traits=traits, **more)
+
+
+BLUEPRINTS: Final = {
+    "norm": (
         "norm:Norm",
-        BlueprintSpec(
-            accepts=("image", "sequence", "vector", "tokens"),
-            params="2*c",
-            summary="RMS normalisation with a gain and a bias for each feature.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence", "vector", "tokens"),
+            "2*c",
+            "RMS normalisation with a gain and a bias for each feature.",
         ),
     ),
-    (
-        "squeeze_excite",
+    "squeeze_excite": (
         "squeeze_excite:SqueezeExcite",
-        BlueprintSpec(
-            accepts=("image", "sequence", "tokens"),
-            params="2*c*max(c//4, 1) + max(c//4, 1) + c",
-            summary="A gate for each feature, computed from all positions.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence", "tokens"),
+            "2*c*max(c//4, 1) + max(c//4, 1) + c",
+            "A gate for each feature, computed from all positions.",
         ),
     ),
-    (
-        "pointwise",
+    "pointwise": (
         "pointwise:Pointwise",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="8*c*c + 5*c",
-            summary="Two layers at each position separately, four times as wide inside.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence"), "8*c*c + 5*c", "Two layers at each position separately, four times as wide inside."
         ),
     ),
-    (
-        "depthwise_separable",
+    "depthwise_separable": (
         "depthwise_separable:DepthwiseSeparable",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="5**n*c + c*c + 2*c",
-            summary="A depthwise convolution of width 5, then a mix: neighbours for few parameters.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence"),
+            "5**n*c + c*c + 2*c",
+            "A depthwise convolution of width 5, then a mix: neighbours for few parameters.",
         ),
     ),
-    (
-        "conv_light",
+    "conv_light": (
         "conv_light:ConvLight",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="2*(5**n*c*c + c)",
-            summary="Two convolutions of width 5: four neighbours to each side.",
-            starts_as_identity=True,
+        _spec(
+            ("image", "sequence"),
+            "2*(5**n*c*c + c)",
+            "Two convolutions of width 5: four neighbours to each side.",
             traits=INFORMED,
         ),
     ),
-    (
-        "conv_heavy",
+    "conv_heavy": (
         "conv_heavy:ConvHeavy",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="8*5**n*c*c + 9*c",
-            summary="Three convolutions of width 5, twice as wide inside: six neighbours to each side.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence"),
+            "8*5**n*c*c + 9*c",
+            "Three convolutions of width 5, twice as wide inside: six neighbours to each side.",
         ),
     ),
-    (
-        "dilated",
+    "dilated": (
         "dilated:Dilated",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="3*(3**n*c*c + c)",
-            summary="Three convolutions of width 3 with dilations 1, 3 and 9: 13 neighbours to each side.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence"),
+            "3*(3**n*c*c + c)",
+            "Three convolutions of width 3 with dilations 1, 3 and 9: 13 neighbours to each side.",
         ),
     ),
-    (
-        "bottleneck",
+    "bottleneck": (
         "bottleneck:Bottleneck",
-        BlueprintSpec(
-            accepts=("image", "sequence"),
-            params="2*c*max(c//4, 1) + 5**n*max(c//4, 1)**2 + 2*max(c//4, 1) + c",
-            summary="A convolution of width 5 over a quarter as many features.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("image", "sequence"),
+            "2*c*max(c//4, 1) + 5**n*max(c//4, 1)**2 + 2*max(c//4, 1) + c",
+            "A convolution of width 5 over a quarter as many features.",
         ),
     ),
-    (
-        "mlp",
+    "mlp": (
         "mlp:Mlp",
-        BlueprintSpec(
-            accepts=("vector", "tokens"),
-            params="4*c*c + 3*c",
-            summary="Two layers over the features, twice as wide inside.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
-        ),
+        _spec(("vector", "tokens"), "4*c*c + 3*c", "Two layers over the features, twice as wide inside."),
     ),
-    (
-        "low_rank",
+    "low_rank": (
         "low_rank:LowRank",
-        BlueprintSpec(
-            accepts=("vector", "tokens"),
-            params="2*c*max(c//4, 1) + c",
-            summary="A linear map over a quarter as many features.",
-            starts_as_identity=True,
+        _spec(
+            ("vector", "tokens"),
+            "2*c*max(c//4, 1) + c",
+            "A linear map over a quarter as many features.",
             traits=INFORMED,
         ),
     ),
-    (
-        "gated_mlp",
+    "gated_mlp": (
         "gated_mlp:GatedMlp",
-        BlueprintSpec(
-            accepts=("vector", "tokens"),
-            params="6*c*c + 5*c",
-            summary="The product of two linear maps of the features, twice as wide inside.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
+        _spec(
+            ("vector", "tokens"), "6*c*c + 5*c", "The product of two linear maps of the features, twice as wide inside."
         ),
     ),
-    (
-        "lora_small",
+    "lora_small": (
         "lora:lora_small",
-        BlueprintSpec(
-            accepts=("vector", "tokens"),
-            params="(i + c)*max(min(4, i//2, c//2), 1)",
-            summary="LoRA: a linear map of rank 4 beside a linear layer.",
-            starts_as_identity=True,
+        _spec(
+            ("vector", "tokens"),
+            "(i + c)*max(min(4, i//2, c//2), 1)",
+            "LoRA: a linear map of rank 4 beside a linear layer.",
             traits=INFORMED,
             version=2,
             adapts=True,
         ),
     ),
-    (
-        "lora_large",
+    "lora_large": (
         "lora:lora_large",
-        BlueprintSpec(
-            accepts=("vector", "tokens"),
-            params="(i + c)*max(min(16, i//2, c//2), 1)",
-            summary="LoRA: a linear map of rank 16 beside a linear layer.",
-            starts_as_identity=True,
+        _spec(
+            ("vector", "tokens"),
+            "(i + c)*max(min(16, i//2, c//2), 1)",
+            "LoRA: a linear map of rank 16 beside a linear layer.",
             traits=INFORMED,
             version=2,
             adapts=True,
         ),
     ),
-    (
-        "attention",
-        "attention:Attention",
-        BlueprintSpec(
-            accepts="tokens",
-            params="4*c*c + c",
-            summary="Self-attention without positions.",
-            starts_as_identity=True,
-            traits=ANY_SIZE,
-        ),
-    ),
-    (
-        "gru_mixer",
+    "attention": ("attention:Attention", _spec("tokens", "4*c*c + c", "Self-attention without positions.")),
+    "gru_mixer": (
         "gru_mixer:GruMixer",
-        BlueprintSpec(
-            accepts="tokens",
-            params="7*c*c + 7*c",
-            summary="A GRU along the tokens: each depends on those before it.",
-            starts_as_identity=True,
+        _spec(
+            "tokens",
+            "7*c*c + 7*c",
+            "A GRU along the tokens: each depends on those before it.",
             traits=("deterministic", "bf16", "dynamic_spatial"),
         ),
     ),
-)
-"""The blueprints of this package: registered name, module, and spec of each."""
+}
+"""Module and class of each blueprint by its name, and its spec."""
 
 
 @hookimpl
@@ -198,5 +151,5 @@ def esper_plugin_info() -> PluginInfo:
 @hookimpl
 def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
     """Register the blueprints."""
-    for name, target, spec in BLUEPRINTS:
+    for name, (target, spec) in BLUEPRINTS.items():
         registry.add(name, f"esper_blueprints.{target}", spec)

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from esper_core import PluginInfo, PolicySpec, ScheduleSpec, hookimpl
+
+POLICIES: Final = {
+    "static": ("static:Static", None, "Never grows."),
+    "schedule": ("schedule:Schedule", "settings:ScheduleSettings", "Carries out a fixed plan."),
+    "heuristic": (
+        "heuristic:Heuristic",
+        "settings:HeuristicSettings",
+        "Tries what can grow, keeps what pays, and stops when nothing does.",
+    ),
+    "random": (
+        "random_policy:Random",
+        "settings:RandomSettings",
+        "Takes any legal action: the control of every study.",
+    ),
+    "ppo": (
+        "ppo.policy:Ppo",
+        "ppo.settings:PpoSettings",
+        "Learns what to grow where and when, by proximal policy optimisation.",
+    ),
+}
+"""Module and class of each policy by its name, those of its settings, and its summary."""
+
+SCHEDULES: Final = {
+    "warmup": ("Warmup", "Rises to 1 in a few steps."),
+    "cosine": ("Cosine", "Falls on half a cosine to the last step."),
+}
+"""Class of each schedule in ``learning_rates`` by its name, and its summary."""
 
 
 @hookimpl
@@ -16,53 +43,14 @@ def esper_plugin_info() -> PluginInfo:
 @hookimpl
 def esper_register_policies(registry: Any) -> None:
     """Register the policies."""
-    registry.add("static", "esper_policies.static:Static", PolicySpec(summary="Never grows."))
-    registry.add(
-        "schedule",
-        "esper_policies.schedule:Schedule",
-        PolicySpec(
-            summary="Carries out a fixed plan.",
-            settings="esper_policies.settings:ScheduleSettings",
-        ),
-    )
-    registry.add(
-        "heuristic",
-        "esper_policies.heuristic:Heuristic",
-        PolicySpec(
-            summary="Tries what can grow, keeps what pays, and stops when nothing does.",
-            settings="esper_policies.settings:HeuristicSettings",
-        ),
-    )
-    registry.add(
-        "random",
-        "esper_policies.random_policy:Random",
-        PolicySpec(
-            summary="Takes any legal action: the control of every study.",
-            settings="esper_policies.settings:RandomSettings",
-        ),
-    )
-    registry.add(
-        "ppo",
-        "esper_policies.ppo.policy:Ppo",
-        PolicySpec(
-            summary="Learns what to grow where and when, by proximal policy optimisation.",
-            settings="esper_policies.ppo.settings:PpoSettings",
-        ),
-    )
+    for name, (target, settings, summary) in POLICIES.items():
+        spec = PolicySpec(summary=summary, settings=settings and f"esper_policies.{settings}")
+        registry.add(name, f"esper_policies.{target}", spec)
 
 
 @hookimpl
 def esper_register_schedules(registry: Any) -> None:
     """Register the schedules of learning rates."""
-    registry.add(
-        "warmup",
-        "esper_policies.learning_rates:Warmup",
-        ScheduleSpec(summary="Rises to 1 in a few steps.", settings="esper_policies.settings:WarmupSettings"),
-    )
-    registry.add(
-        "cosine",
-        "esper_policies.learning_rates:Cosine",
-        ScheduleSpec(
-            summary="Falls on half a cosine to the last step.", settings="esper_policies.settings:CosineSettings"
-        ),
-    )
+    for name, (class_name, summary) in SCHEDULES.items():
+        spec = ScheduleSpec(summary=summary, settings=f"esper_policies.settings:{class_name}Settings")
+        registry.add(name, f"esper_policies.learning_rates:{class_name}", spec)

@@ -2,12 +2,96 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import HostSpec, PluginInfo, SlotPlace, TaskSpec, hookimpl
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from esper_core.leyline import SiteKind
+
+TASKS: Final = {
+    "mnist1d": ("mnist1d:mnist1d", "Mnist1d", "Ten digits as signals of 40 numbers."),
+    "mnist1d-shuffled": (
+        "mnist1d:mnist1d_shuffled",
+        "Mnist1d",
+        "The same with the positions permuted: the negative control.",
+    ),
+    "stripes": ("stripes:stripes", "Stripes", "Four short patterns in noise; made in milliseconds, for tests."),
+    "images-synthetic": (
+        "images_synthetic:images_synthetic",
+        "ImagesSynthetic",
+        "Eight waves in noisy colour images; made in a tenth of a second.",
+    ),
+    "marked-sum": (
+        "marked_sum:marked_sum",
+        "MarkedSum",
+        "The sum of two marked tokens, which needs interaction between tokens.",
+    ),
+    "bytes": ("byte_text:byte_text", "Bytes", "The next byte of Python's help texts, judged by perplexity."),
+    "riddles": ("riddles:riddles", "Riddles", "Five problems in one form, each with another best blueprint."),
+    "digits": (
+        "digits:digits",
+        "Digits",
+        "The digits of scikit-learn, which must be installed; nearly linear, for a quick look.",
+    ),
+    "cifar10": ("cifar10:cifar10", "Cifar10", "Small photographs, from your own copy of the binary version."),
+    "npz": ("own_data:npz", "Npz", "Arrays of your own, from an .npz or a folder of .npy files."),
+    "csv": ("own_data:csv_table", "Csv", "A table of your own: one column is predicted from the others."),
+}
+"""Module and function of each task by its name, the name of its settings, and its summary."""
+
+
+def _convolutional(kind: SiteKind) -> dict[str, SlotPlace]:
+    return {
+        "early": SlotPlace("early", kind),
+        "middle": SlotPlace("middle", kind),
+        "late": SlotPlace("late", kind),
+        "features": SlotPlace("features", "vector"),
+    }
+
+
+HOSTS: Final[Mapping[str, tuple[str, str, str, dict[str, SlotPlace]]]] = {
+    "pointwise-mlp": (
+        "PointwiseMlp",
+        "PointwiseMlp",
+        "Processes each position separately, so it cannot detect a shape.",
+        {"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
+    ),
+    "cnn1d": ("cnn1d", "Cnn1d", "Three narrow convolutions over a sequence.", _convolutional("sequence")),
+    "wide-cnn1d": (
+        "wide_cnn1d",
+        "WideCnn1d",
+        "The same, wide enough: the control on which growth must find nothing.",
+        _convolutional("sequence"),
+    ),
+    "cnn2d": (
+        "cnn2d",
+        "Cnn2d",
+        "Three convolutions over an image: 3 → 8 → 16 → 32 channels.",
+        _convolutional("image"),
+    ),
+    "mlp": (
+        "Mlp",
+        "Mlp",
+        "Two hidden layers over the flattened example.",
+        {"first": SlotPlace("first", "vector"), "second": SlotPlace("second", "vector")},
+    ),
+    "token-mlp": (
+        "TokenMlp",
+        "TokenMlp",
+        "Processes each token separately, so it cannot relate two of them.",
+        {"early": SlotPlace("embed", "tokens"), "late": SlotPlace("mix", "tokens")},
+    ),
+    "transformer": (
+        "Transformer",
+        "Transformer",
+        "Two small blocks of attention and MLP; causal for text, or one output for all tokens.",
+        {"block0": SlotPlace("blocks.0", "tokens"), "block1": SlotPlace("blocks.1", "tokens")},
+    ),
+}
+"""Class or function of each host in ``hosts`` by its name, the name of its settings, its summary, and its slots."""
 
 
 @hookimpl
@@ -19,174 +103,14 @@ def esper_plugin_info() -> PluginInfo:
 @hookimpl
 def esper_register_tasks(registry: Any) -> None:
     """Register the tasks."""
-    registry.add(
-        "mnist1d",
-        "esper_tasks.mnist1d:mnist1d",
-        TaskSpec(summary="Ten digits as signals of 40 numbers.", settings="esper_tasks.settings:Mnist1dSettings"),
-    )
-    registry.add(
-        "mnist1d-shuffled",
-        "esper_tasks.mnist1d:mnist1d_shuffled",
-        TaskSpec(
-            summary="The same with the positions permuted: the negative control.",
-            settings="esper_tasks.settings:Mnist1dSettings",
-        ),
-    )
-    registry.add(
-        "stripes",
-        "esper_tasks.stripes:stripes",
-        TaskSpec(
-            summary="Four short patterns in noise; made in milliseconds, for tests.",
-            settings="esper_tasks.settings:StripesSettings",
-        ),
-    )
-    registry.add(
-        "images-synthetic",
-        "esper_tasks.images_synthetic:images_synthetic",
-        TaskSpec(
-            summary="Eight waves in noisy colour images; made in a tenth of a second.",
-            settings="esper_tasks.settings:ImagesSyntheticSettings",
-        ),
-    )
-    registry.add(
-        "marked-sum",
-        "esper_tasks.marked_sum:marked_sum",
-        TaskSpec(
-            summary="The sum of two marked tokens, which needs interaction between tokens.",
-            settings="esper_tasks.settings:MarkedSumSettings",
-        ),
-    )
-    registry.add(
-        "bytes",
-        "esper_tasks.byte_text:byte_text",
-        TaskSpec(
-            summary="The next byte of Python's help texts, judged by perplexity.",
-            settings="esper_tasks.settings:BytesSettings",
-        ),
-    )
-    registry.add(
-        "riddles",
-        "esper_tasks.riddles:riddles",
-        TaskSpec(
-            summary="Five problems in one form, each with another best blueprint.",
-            settings="esper_tasks.settings:RiddlesSettings",
-        ),
-    )
-    _register_files(registry)
-
-
-def _register_files(registry: Any) -> None:
-    """Register the tasks that read files."""
-    registry.add(
-        "digits",
-        "esper_tasks.digits:digits",
-        TaskSpec(
-            summary="The digits of scikit-learn, which must be installed; nearly linear, for a quick look.",
-            settings="esper_tasks.settings:DigitsSettings",
-        ),
-    )
-    registry.add(
-        "cifar10",
-        "esper_tasks.cifar10:cifar10",
-        TaskSpec(
-            summary="Small photographs, from your own copy of the binary version.",
-            settings="esper_tasks.settings:Cifar10Settings",
-        ),
-    )
-    registry.add(
-        "npz",
-        "esper_tasks.own_data:npz",
-        TaskSpec(
-            summary="Arrays of your own, from an .npz or a folder of .npy files.",
-            settings="esper_tasks.settings:NpzSettings",
-        ),
-    )
-    registry.add(
-        "csv",
-        "esper_tasks.own_data:csv_table",
-        TaskSpec(
-            summary="A table of your own: one column is predicted from the others.",
-            settings="esper_tasks.settings:CsvSettings",
-        ),
-    )
+    for name, (target, settings, summary) in TASKS.items():
+        spec = TaskSpec(summary=summary, settings=f"esper_tasks.settings:{settings}Settings")
+        registry.add(name, f"esper_tasks.{target}", spec)
 
 
 @hookimpl
 def esper_register_hosts(registry: Any) -> None:
     """Register the hosts."""
-    registry.add(
-        "pointwise-mlp",
-        "esper_tasks.hosts:PointwiseMlp",
-        HostSpec(
-            summary="Processes each position separately, so it cannot detect a shape.",
-            slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
-            settings="esper_tasks.settings:PointwiseMlpSettings",
-        ),
-    )
-    _register_convolutional(registry)
-    registry.add(
-        "mlp",
-        "esper_tasks.hosts:Mlp",
-        HostSpec(
-            summary="Two hidden layers over the flattened example.",
-            slots={"first": SlotPlace("first", "vector"), "second": SlotPlace("second", "vector")},
-            settings="esper_tasks.settings:MlpSettings",
-        ),
-    )
-    registry.add(
-        "token-mlp",
-        "esper_tasks.hosts:TokenMlp",
-        HostSpec(
-            summary="Processes each token separately, so it cannot relate two of them.",
-            slots={"early": SlotPlace("embed", "tokens"), "late": SlotPlace("mix", "tokens")},
-            settings="esper_tasks.settings:TokenMlpSettings",
-        ),
-    )
-    registry.add(
-        "transformer",
-        "esper_tasks.hosts:Transformer",
-        HostSpec(
-            summary="Two small blocks of attention and MLP; causal for text, or one output for all tokens.",
-            slots={"block0": SlotPlace("blocks.0", "tokens"), "block1": SlotPlace("blocks.1", "tokens")},
-            settings="esper_tasks.settings:TransformerSettings",
-        ),
-    )
-
-
-def _register_convolutional(registry: Any) -> None:
-    registry.add(
-        "cnn1d",
-        "esper_tasks.hosts:cnn1d",
-        HostSpec(
-            summary="Three narrow convolutions over a sequence.",
-            slots=_convolutional_slots("sequence"),
-            settings="esper_tasks.settings:Cnn1dSettings",
-        ),
-    )
-    registry.add(
-        "wide-cnn1d",
-        "esper_tasks.hosts:wide_cnn1d",
-        HostSpec(
-            summary="The same, wide enough: the control on which growth must find nothing.",
-            slots=_convolutional_slots("sequence"),
-            settings="esper_tasks.settings:WideCnn1dSettings",
-        ),
-    )
-    registry.add(
-        "cnn2d",
-        "esper_tasks.hosts:cnn2d",
-        HostSpec(
-            summary="Three convolutions over an image: 3 → 8 → 16 → 32 channels.",
-            slots=_convolutional_slots("image"),
-            settings="esper_tasks.settings:Cnn2dSettings",
-        ),
-    )
-
-
-def _convolutional_slots(kind: SiteKind) -> dict[str, SlotPlace]:
-    return {
-        "early": SlotPlace("early", kind),
-        "middle": SlotPlace("middle", kind),
-        "late": SlotPlace("late", kind),
-        "features": SlotPlace("features", "vector"),
-    }
+    for name, (target, settings, summary, slots) in HOSTS.items():
+        spec = HostSpec(summary=summary, slots=slots, settings=f"esper_tasks.settings:{settings}Settings")
+        registry.add(name, f"esper_tasks.hosts:{target}", spec)

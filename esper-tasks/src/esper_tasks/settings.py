@@ -201,18 +201,16 @@ class Cnn1dSettings(Settings):
     kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they combine no neighbours.")
 
 
-class WideCnn1dSettings(Settings):
+class WideCnn1dSettings(Cnn1dSettings):
     """Settings of ``wide-cnn1d``."""
 
     channels: Width = Field(default=25, description="Features after the first block; doubled after each further block.")
-    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they combine no neighbours.")
 
 
-class Cnn2dSettings(Settings):
+class Cnn2dSettings(Cnn1dSettings):
     """Settings of ``cnn2d``."""
 
     channels: Width = Field(default=8, description="Features after the first block; doubled after each further block.")
-    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they combine no neighbours.")
 
 
 class MlpSettings(Settings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -272,26 +272,12 @@ class Transformer(nn.Module):
 
     A tied head uses the embedding's weights, which the model has once, under one name.
 
-    shape: tokens. width: features of each token. blocks, heads: how many. causal: see above. vocabulary: number of
-    symbols, None for as many as outputs. tied: whether the head shares the embedding's weights; None: if inputs and
-    outputs are the same symbols, one per token. dropout: dropout probability after each layer.
+    shape: tokens. chosen: settings, those of ``TransformerSettings``.
     """
 
-    def __init__(
-        self,
-        shape: DataShape,
-        *,
-        width: int = 32,
-        blocks: int = 2,
-        heads: int = 4,
-        causal: bool = False,
-        vocabulary: int | None = None,
-        tied: bool | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        settings = TransformerSettings(
-            width=width, blocks=blocks, heads=heads, causal=causal, vocabulary=vocabulary, tied=tied, dropout=dropout
-        )
+    def __init__(self, shape: DataShape, **chosen: Any) -> None:
+        settings = TransformerSettings.model_validate(chosen)
+        causal, vocabulary, tied = settings.causal, settings.vocabulary, settings.tied
         fits = shape.kind == "tokens" and len(shape.example) in (1, 2)
         demand(fits, "transformer takes tokens: integer symbols (tokens,) or vectors (tokens, features)", shape)
         can_be_tied = causal and len(shape.example) == 1 and vocabulary in (None, shape.outputs)
@@ -302,10 +288,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.causal = causal
         self.embed = _embedding(shape, settings)
-        self.position = nn.Parameter(0.02 * torch.randn(shape.example[0], width))
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(blocks))
-        self.norm = nn.LayerNorm(width)
-        self.head = None if can_be_tied and tied is not False else nn.Linear(width, shape.outputs)
+        self.position = nn.Parameter(0.02 * torch.randn(shape.example[0], settings.width))
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.blocks))
+        self.norm = nn.LayerNorm(settings.width)
+        self.head = None if can_be_tied and tied is not False else nn.Linear(settings.width, shape.outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return outputs (N, T, outputs) if causal, else (N, outputs)."""

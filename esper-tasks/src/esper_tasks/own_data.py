@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from esper_core.leyline import SiteKind, SplitName
-    from esper_tasks.settings import Column, OwnDataSettings, Predicted
+    from esper_tasks.settings import Column, OwnDataSettings
 
 
 def refuse(setting: str, message: str, hint: str | None = None) -> NoReturn:
@@ -182,42 +182,18 @@ _FORMS: Final = (
 _UNREADABLE: Final = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-def npz(
-    *,
-    path: str,
-    inputs: str = "inputs",
-    targets: str = "targets",
-    kind: SiteKind | None = None,
-    predict: Predicted = "class",
-    normalise: bool = True,
-    validation: float = 0.15,
-    test: float = 0.15,
-    seed: int = 0,
-) -> Classification | Regression:
+def npz(**settings: Any) -> Classification | Regression:
     """Load your own arrays: classes or numbers, split at random or as the arrays' names say.
 
     Two arrays, ``inputs`` and ``targets``, are split here. Data with splits of its own has ``train_inputs``,
     ``train_targets``, ``test_inputs``, ``test_targets`` and, unless validation is to be drawn from the training data,
     ``validation_inputs`` and ``validation_targets``.
 
-    path: an .npz file or a folder of .npy files; relative to the current folder. inputs, targets: names of the arrays.
-    kind: kind of the inputs; None: by their dimensions. predict, normalise, validation, test, seed: see
-    ``OwnDataSettings``.
+    settings: those of ``NpzSettings``.
     """
-    settings = NpzSettings(
-        path=path,
-        inputs=inputs,
-        targets=targets,
-        kind=kind,
-        predict=predict,
-        normalise=normalise,
-        validation=validation,
-        test=test,
-        seed=seed,
-    )
-    place = found(path, "path")
-    parts = _parts(_Arrays(place), settings)
-    return own_task(parts, _kind(parts["train"], settings), settings)
+    checked = NpzSettings.model_validate(settings)
+    parts = _parts(_Arrays(found(checked.path, "path")), checked)
+    return own_task(parts, _kind(parts["train"], checked), checked)
 
 
 class _Arrays:
@@ -319,39 +295,14 @@ def _kind(train: Examples, settings: NpzSettings) -> SiteKind:
     return kind
 
 
-def csv_table(
-    *,
-    path: str,
-    target: Column,
-    header: bool = True,
-    delimiter: str = ",",
-    ignore: tuple[Column, ...] = (),
-    predict: Predicted = "class",
-    normalise: bool = True,
-    validation: float = 0.15,
-    test: float = 0.15,
-    seed: int = 0,
-) -> Classification | Regression:
+def csv_table(**settings: Any) -> Classification | Regression:
     """Load your own table and predict one column from the others, which are numbers. Inputs (N, features).
 
-    path: the file, in UTF-8; relative to the current folder. target: the column to predict. header: whether the first
-    line names the columns; otherwise they are called 1, 2, … delimiter: separator of cells. ignore: columns to
-    ignore. predict, normalise, validation, test, seed: see ``OwnDataSettings``.
+    settings: those of ``CsvSettings``.
     """
-    settings = CsvSettings(
-        path=path,
-        target=target,
-        header=header,
-        delimiter=delimiter,
-        ignore=ignore,
-        predict=predict,
-        normalise=normalise,
-        validation=validation,
-        test=test,
-        seed=seed,
-    )
-    examples = _examples_table(_read(found(path, "path"), settings), settings)
-    return own_task(parted_by_lot(examples, settings), "vector", settings)
+    checked = CsvSettings.model_validate(settings)
+    examples = _examples_table(_read(found(checked.path, "path"), checked), checked)
+    return own_task(parted_by_lot(examples, checked), "vector", checked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ kind      alone pointwise         depthwise_separable   dilated           mlp (l
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -52,17 +52,7 @@ _DIRECTIONS: Final = 3
 _EASY_HEIGHT: Final = 1.0
 
 
-def riddles(
-    *,
-    kind: RiddleKind = "near",
-    samples: int = 1000,
-    validation: int = 300,
-    test: int = 500,
-    noise: float = 1.0,
-    easy: float = 0.0,
-    void: float = 0.0,
-    seed: int = 0,
-) -> Classification:
+def riddles(**chosen: Any) -> Classification:
     """Generate signals (N, 1, 40) of one of three classes, equally frequent in each split.
 
     Formulas, with y the class, i the place, e standard normal, s a random sign:
@@ -82,13 +72,9 @@ def riddles(
     >>> task.shape, [len(task.split(name)) for name in ("train", "validation", "test")]
     (DataShape(kind='sequence', example=(1, 40), outputs=3), [1000, 300, 500])
 
-    kind: which of the five. samples: training examples. validation, test: examples held out. noise: factor of the
-    amounts above. easy, void: shares of examples of the kind ``easy``, and of pure noise, at most 1 together.
-    seed: RNG seed of the data and of the patterns in them.
+    chosen: settings, those of ``RiddlesSettings``.
     """
-    settings = RiddlesSettings(
-        kind=kind, samples=samples, validation=validation, test=test, noise=noise, easy=easy, void=void, seed=seed
-    )
+    settings = RiddlesSettings.model_validate(chosen)
     generator = np.random.RandomState(settings.seed)
     count = settings.samples + settings.validation + settings.test
     starts = (0, settings.samples, settings.samples + settings.validation, count)

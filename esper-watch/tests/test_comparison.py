@@ -11,7 +11,7 @@ from esper_run import load_run
 from esper_run.runs.directory import run_lock
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import comparison_page, comparison_text
-from tests.support.html_pages import Page
+from tests.support.html_pages import Page, typed
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
@@ -366,8 +366,8 @@ def test_the_page_has_the_words_of_the_text_draws_the_intervals_and_loads_nothin
     assert [phrase for phrase in ("grown is better than twin", *figures) if phrase not in page.text] == []
     drawings = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert [attributes["role"] for attributes in drawings] == ["img", "group"], "the difference, and the arms"
-    assert "grown against twin: +20.4 points, +20.1 to +20.6 points" in page.texts
-    assert "".join(page.texts).count("grown: 51.0 %, 95 % interval 38.8 % to 63.1 %") == 1
+    assert "grown against twin: +20.4 points, +20.1 to +20.6 points" in map(typed, page.texts)
+    assert typed("".join(page.texts)).count("grown: 51.0 %, 95 % interval 38.8 % to 63.1 %") == 1
     (policy,) = [
         attributes["content"]
         for _, attributes in page.elements

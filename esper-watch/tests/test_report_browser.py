@@ -287,6 +287,14 @@ def test_text_on_a_phone_is_large_enough_and_does_not_overlap(parts, gap, arms, 
             assert [overlap for overlap in gaps(combinations(letters, 2)) if overlap[0] < gap] == []
 
 
+def test_links_on_a_phone_are_as_large_as_a_thumb_and_the_headline_is_seen_at_once(page):
+    page.resize(390, 844)
+    small = """[...document.querySelectorAll("a, button, summary")].map((one) => one.getBoundingClientRect())
+        .filter((box) => box.height && box.height < 40).length"""
+    assert page.evaluate(small) == 0
+    assert page.evaluate("scrollTo(0, 0), document.querySelector('.headline').getBoundingClientRect().bottom") < 422
+
+
 @pytest.mark.parametrize("steps", [40, 200])
 def test_no_chart_is_cut_off_on_a_phone(steps, make_run, browser):
     page = browser.open(write_report(make_run(steps=steps)))

@@ -3,15 +3,19 @@
 import json
 import re
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.dom import minidom
 
 import pytest
 
+from esper_core.leyline import Evidence, Finding, Opinion
+from esper_run import load_run
 from esper_watch.growth import picture
 from esper_watch.headline import facts, headline
 from esper_watch.history import read_history
+from esper_watch.notebook import run_html
 from esper_watch.report import read_report, report_page, write_picture, write_report
 from esper_watch.web import index
 from esper_watch.web.fragments import LivePage
@@ -196,3 +200,46 @@ def test_a_tooltip_of_the_keys_stays_with_its_mark_while_the_page_scrolls(make_r
     assert page.evaluate(TOOLTIP).startswith("after 1 step")
     page.evaluate(f"scrollTo(0, document.body.scrollHeight); {REST}")
     assert page.evaluate(TOOLTIP) == ""
+
+
+GATED = (
+    '{"cause":"policy","detail":"","gate":"fossilisation","opinion":'
+    + json.dumps(
+        asdict(Opinion(Finding.NOT_SHOWN, "", Evidence(800, -0.02, 0.03, -0.03, 0.07, 0.05, 3), 0.005)),
+        separators=(",", ":"),
+    )
+    + "}"
+)
+"""A reason with the last conclusion of a gate, as events have it, with negative numbers."""
+
+STRAYS = {
+    "another word for kept": r"[Ff]ossili",
+    "another word for a network": r"(?<!called an )\b[Ee]nv(?:ironment)?s?\b",
+    "a hyphen as a minus": r"(?<![\w-])-\d",
+    "more than four digits": r"\d\.\d{5,}",
+    "a duration in large seconds": r"\b\d{3,}(?:\.\d+)?.s\b",
+}
+BREAKS = r"\d (?:%|points|ms|min|s|h|MB|steps/s)(?![\w])"
+"""A number that a line could end behind, without its unit."""
+
+
+def test_every_view_has_one_vocabulary_and_one_way_to_write_figures(make_run, change, esper_cli, tmp_path):
+    """Page, card, comparison, notebook, and all that commands print of a run; on pages units stay with numbers."""
+    run = make_run(environments=8, steps=40, arms=("grown", "twin", "capacity"))
+    change(run, "events.jsonl", r'("now":"(?:pruned|fossilised)".*"reason":)\{[^}]*\}', rf"\g<1>{GATED}")
+    change(run, "summary.json", '"difference": 0.3, "ci_low": 0.28', '"difference": -0.3, "ci_low": -0.28')
+    (run / "config.yaml").unlink()  # which would be shown as it is
+    loaded = load_run(run)
+    views = {
+        "page": Page(report_page(read_report(run))).source,
+        "notebook": Page(f"<div>{run_html(loaded)}</div>").source,
+    }
+    for name, text in views.items():
+        assert re.findall(BREAKS, text) == [], name
+    for command in (["watch"], ["runs", "show"], ["runs", "show", "--seeds"]):
+        answer = esper_cli(*command, str(run))
+        assert answer.status == 0, answer.err
+        views[" ".join(command)] = re.sub(r"/\S+", "", answer.out)
+    for name, text in views.items():
+        strays = {what: re.findall(stray, text) for what, stray in STRAYS.items()}
+        assert {what: hits for what, hits in strays.items() if hits} == {}, name

@@ -38,11 +38,17 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not {"style", "script"} & set(self.open):
-            self.texts.append(typed(data))
+            self.texts.append(data)
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(data)
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
+        """The text as it is typed in a test."""
+        return " ".join(typed(self.source).split())
+
+    @property
+    def source(self) -> str:
+        """The text with its own signs."""
+        return " ".join(self.texts)

@@ -7,10 +7,12 @@ makes of them what any terminal can show.
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import Metric
+from esper_core.leyline.signals import Metric, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,9 @@ MAX_FIGURE: Final = 1e150
 
 STAGE_WORDS: Final = {stage: "kept" if stage is Stage.FOSSILISED else stage.value for stage in Stage}
 """How a reader is told of the stage of a seed."""
+
+_HYPHEN: Final = re.compile(r"(?<![\w-])-(?=\d)")
+"""A hyphen that stands for a minus."""
 
 _PREFIXES: Final = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
 
@@ -182,6 +187,20 @@ def format_seconds(seconds: float | None) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = [(hours, "h"), (minutes, "min"), (0 if hours else remainder, "s")]
     return " ".join(with_unit(f"{count:,}", unit) for count, unit in parts if count)
+
+
+def format_reason(reason: Reason) -> str:
+    """Say why a seed changed its stage, with what its gate saw.
+
+    >>> from esper_core.leyline import Cause, Finding, Opinion
+    >>> format_reason(Reason(Cause.POLICY, "", "fossilisation", Opinion(Finding.NOT_SHOWN, "a bound of -0.1")))
+    'by the policy; gate before keeping it: a bound of −0.1'
+    """
+    cause = str(replace(reason, opinion=None))
+    if reason.opinion is None:
+        return cause
+    gate = "keeping it" if reason.gate == "fossilisation" else reason.gate
+    return f"{cause}; gate before {gate}: {_HYPHEN.sub(MINUS, reason.opinion.reason)}"
 
 
 def format_rate(steps: float) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Cause, Finding, Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
+from esper_run.formats import format_reason
 from esper_run.runs.statistics import mean_flops, mean_interval
 from esper_watch.formats import format_number, format_percent, format_tick, format_value, short_name, shorten
 from esper_watch.history import is_usable
@@ -408,7 +409,7 @@ def life_spans(life: SeedLife, steps: int) -> Iterator[tuple[Stage, int, int, st
             text = f"germinated at step {first}, {text}"
         germinated = (start, change.reason) if stage is Stage.GERMINATED else None
         if germinated is None or after is not Stage.TRAINING:
-            yield stage, first, stop, f"{text}. {reason}".strip()
+            yield stage, first, stop, f"{text}. {format_reason(reason)}"
 
 
 def life_text(life: SeedLife) -> str:
@@ -469,7 +470,7 @@ def fate(life: SeedLife) -> str:
     """Return what became of a seed, with the reason."""
     if not life.ended:
         return f"still {STAGE_NAMES[life.stage]}"
-    return f"{STAGE_NAMES[life.stage]}: {life.reason}"
+    return f"{STAGE_NAMES[life.stage]}: {format_reason(life.reason)}"
 
 
 def time_shares(seconds: Mapping[str, float], total: float) -> Chart:

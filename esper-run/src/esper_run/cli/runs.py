@@ -29,7 +29,16 @@ from esper_run.cli.output import (
     timing_text,
 )
 from esper_run.config.values import cut
-from esper_run.formats import NO_BREAK, STAGE_WORDS, UNKNOWN, format_number, format_seconds, format_value, metric_of
+from esper_run.formats import (
+    NO_BREAK,
+    STAGE_WORDS,
+    UNKNOWN,
+    format_number,
+    format_reason,
+    format_seconds,
+    format_value,
+    metric_of,
+)
 from esper_run.options import run_name, runs_dir_option
 from esper_run.runs.directory import STATUS_RUNNING
 from esper_run.runs.findings import lost_text
@@ -171,7 +180,7 @@ def _read_seeds(run: Run) -> tuple[list[dict[str, Any]], str]:
                 named = dict(zip(("round", "arm", "seed", "slot", "blueprint"), key, strict=True))
                 rows[key] = {**named, "gain": None, "gain_error": None, "price": None}
                 seeds.append(rows[key])
-            rows[key].update(stage=event.now.value, step=event.step, reason=str(event.reason))
+            rows[key].update(stage=event.now.value, step=event.step, reason=format_reason(event.reason))
         elif event.type == "step-finished":
             for slot in event.signals.slots:
                 for seed in slot.seeds:

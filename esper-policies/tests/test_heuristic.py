@@ -240,10 +240,24 @@ def test_episodes_that_are_too_short_are_reported():
     policy = Heuristic(SPACE)
     policy.act([seen(0, slot("early"), steps=steps) for steps in (14, 15)], [ActionMask()] * 2)
     life = "a preview of 6 and two ramps of 4"
-    message = f"any blueprint, which needs 15 steps ({life}): use more steps (episode.steps) or a shorter preview"
+    message = f"any blueprint, which needs 15 steps ({life})"
     assert policy.unfinished() == [(message,), ()]
     (notice,) = Heuristic(SPACE, first=0.9, last=0.9, preview=20).impossible(12)
     assert notice.startswith("any blueprint, which needs 290 steps (a preview of 20 and two ramps of 4)")
+
+
+@pytest.mark.parametrize(
+    ("steps", "preview", "speed"), [(4, 1, 1), (8, 3, 1), (10, 5, 1), (12, 6, 1), (14, 6, 2), (15, 6, 4), (40, 6, 4)]
+)
+def test_previews_and_ramps_become_shorter_in_a_short_loop(steps, preview, speed):
+    policy = Heuristic(SPACE).for_loop(steps, 2e-4)
+    assert (policy.settings.preview, policy.settings.speed, policy.impossible(steps)) == (preview, speed, ())
+
+
+def test_the_fee_follows_the_price_of_a_loop():
+    policies = [Heuristic(SPACE).for_loop(40, price) for price in (2e-4, 1e-6, 0.0, 1e6)]
+    assert [policy.settings.fee for policy in policies] == [HeuristicSettings().fee, pytest.approx(1e-4), 0.0, 1e6]
+    assert [policy.settings.price for policy in policies] == [2e-4, 1e-6, 0.0, 1e6]
 
 
 def test_a_state_is_json_even_where_gains_are_infinite_or_only_hoped_for():

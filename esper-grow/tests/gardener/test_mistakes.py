@@ -293,13 +293,6 @@ def test_a_wrong_argument_is_refused(settings, message):
 
 
 @pytest.mark.members
-@pytest.mark.parametrize(("steps", "warns"), [(14, True), (15, False)])
-def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(caplog, steps, warns):
-    make_loop().tended(policy="heuristic", steps=steps)
-    assert ("policy heuristic: 14 steps are too few for any blueprint, which needs 15 steps" in caplog.text) == warns
-
-
-@pytest.mark.members
 def test_an_unknown_option_is_refused_with_the_nearest_name():
     with pytest.raises(TypeError, match=r"Gardener\(\) got an unexpected .*'polcy'. Did you mean \"policy\""):
         Gardener(nn.Linear(1, 1), adam, loss=per_example, validation=[], polcy="heuristic")

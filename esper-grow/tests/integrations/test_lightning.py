@@ -165,6 +165,28 @@ def test_tend_is_called_every_so_many_steps_of_the_optimizer(world):
     assert len(grown.grow.tended) == 4, "9 steps, of which 3 end an epoch"
 
 
+def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_tends(world):
+    """The best loss is logged for callbacks that look after a validation, and for those that look after an epoch."""
+
+    class Watching(world.pl.Callback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[float, float]] = []
+
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            if not trainer.sanity_checking:
+                self.seen.append((float(trainer.callback_metrics["esper_best_loss"]), grow.gardener.best_loss))
+
+        on_train_epoch_end = on_validation_end
+
+    grow, watching = world.Grow(["host.stem"], **{**planned("host.stem"), "steps": None}), Watching()
+    stopping = world.pl.callbacks.EarlyStopping("esper_best_loss", patience=9)
+    trainer = world.pl.Trainer(max_epochs=4, callbacks=[grow, watching, stopping], **QUIET)
+    trainer.fit(world.new(), *world.loaders)
+    assert len(grow.tended) == grow.gardener.steps == 24
+    assert [logged for logged, _ in watching.seen] == pytest.approx([best for _, best in watching.seen])
+    assert any(report.best_loss < report.signals.validation_loss for report in grow.tended)
+
+
 def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
     class Failing(world.pl.Callback):
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:

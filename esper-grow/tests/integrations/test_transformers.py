@@ -110,6 +110,18 @@ def names_of_schedules() -> list[str]:
     ]  # fmt: skip
 
 
+def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_tends(world):
+    settings = {**world.plan(), "steps": None}
+    run = world.fit(
+        3, settings, metric_for_best_model="esper_best_loss", save_strategy="best", load_best_model_at_end=True
+    )
+    assert len(run.grow.tended) == run.grow.gardener.steps == 12
+    logged = [figures["eval_esper_best_loss"] for figures in run.trainer.state.log_history if "eval_loss" in figures]
+    assert logged == [run.grow.tended[at].best_loss for at in (3, 7, 11)]
+    assert run.trainer.state.best_metric == min(logged)
+    assert any(report.best_loss < report.signals.validation_loss for report in run.grow.tended)
+
+
 def test_every_schedule_is_tried(world):
     assert {schedule.value for schedule in world.library.SchedulerType} == set(names_of_schedules())
 

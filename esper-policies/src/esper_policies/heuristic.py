@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ConfigDict, TypeAdapter
 
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
-from esper_core.leyline.constants import EPISODE_BATCHES, NATS_PER_PARAMETER
+from esper_core.leyline.constants import EPISODE_BATCHES, FIRST_LOOK, NATS_PER_PARAMETER
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
-from esper_policies.settings import LONGEST, HeuristicSettings
+from esper_policies.settings import FEE, LONGEST, MOST_NATS, HeuristicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -201,6 +201,9 @@ def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
 
 LOOKS: Final = 3
 """Consecutive looks that must all show that a seed does not pay before it is pruned, for steps of 32 batches."""
+
+STEPS_AFTER_RAMP: Final = FIRST_LOOK
+"""Steps that a short loop reserves for a seed that is blended in, at whose first gains no gate looks."""
 
 SHARE_FOR_SEED: Final = 0.10
 """Cost of a kept seed in addition to its parameters, as a share of the reward's price."""
@@ -433,6 +436,21 @@ class Heuristic:
         """Return for each environment a notice if its episode is too short for any seed to be kept."""
         return [self.impossible(steps) for steps in self._steps]
 
+    def for_loop(self, steps: int, price: float) -> Heuristic:
+        """Return the policy for an own loop of so many steps, in which a parameter costs ``price`` nats.
+
+        Where the steps are too few, the ramps become shorter, then the preview. The fee is in proportion to the price:
+        one that stayed would decide alone where a user makes parameters cheap.
+        """
+        costs = {"price": price, "fee": min(price * (FEE / NATS_PER_PARAMETER), MOST_NATS)}
+        settings = self.settings.model_copy(update=costs)
+        if self.impossible(steps):
+            room = steps - STEPS_AFTER_RAMP - settings.preview
+            speed = max(1, min(settings.speed, room // 2))
+            preview = max(1, min(settings.preview, steps - STEPS_AFTER_RAMP - 2 * speed))
+            settings = settings.model_copy(update={"speed": speed, "preview": preview})
+        return Heuristic(self.space, **settings.model_dump())
+
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         settings = self.settings
@@ -446,8 +464,7 @@ class Heuristic:
         if needed is None:
             return ("any blueprint: the settings first and last leave no step for a germination",)
         life = f"a preview of {settings.preview} and two ramps of {settings.speed}"
-        hint = "use more steps (episode.steps) or a shorter preview"
-        return (f"any blueprint, which needs {needed} steps ({life}): {hint}",)
+        return (f"any blueprint, which needs {needed} steps ({life})",)
 
     def state_dict(self) -> State:
         """Return the memory of each environment's episode."""

@@ -20,8 +20,14 @@ RISE: Final = 6.0
 CAUTION: Final = 1.64
 """Standard errors that are subtracted from a gain: a gain of 0 counts as more in one case of twenty."""
 
+MOST_NATS: Final = 1e6
+"""Largest price and fee."""
+
 FEE: Final = 0.02
-"""Nats that a kept seed costs beside its parameters; otherwise the smallest seeds would pay everywhere."""
+"""Nats that a kept seed costs beside its parameters; otherwise the smallest seeds would pay everywhere.
+
+At the default price it is that of 100 parameters.
+"""
 
 
 class Settings(BaseModel):
@@ -93,11 +99,11 @@ class HeuristicSettings(Settings):
     price: float | None = Field(
         default=None,
         ge=0,
-        le=1e6,
+        le=MOST_NATS,
         description=f"Nats per parameter; null: the price of the gates, or {NATS_PER_PARAMETER:g} if they are off.",
     )
     fee: float = Field(
-        default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs in addition to its parameters."
+        default=FEE, ge=0, le=MOST_NATS, description="Nats that each kept seed costs in addition to its parameters."
     )
     average: float = Field(
         default=0.0,

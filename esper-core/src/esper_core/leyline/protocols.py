@@ -123,7 +123,8 @@ class FollowsPlan(Protocol):
     """Optional protocol of policies: report the parts of a plan that could not be carried out.
 
     A policy may also have a method ``impossible(steps)``, which returns a text for each part of its plan that an
-    episode of ``steps`` steps is too short for; ``esper check`` and ``esper run`` print them as warnings.
+    episode of ``steps`` steps is too short for; ``esper check`` and ``esper run`` print them as warnings. With a
+    method ``for_loop(steps, price)`` it returns a policy that suits a short loop of a ``Gardener``, and its price.
     """
 
     def unfinished(self) -> Sequence[Sequence[str]]:

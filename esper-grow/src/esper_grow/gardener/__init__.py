@@ -4,6 +4,7 @@
     loop_environment     the network of the loop as an environment in the phases of a step (``trainer.pool``)
     choices              what may grow, and who decides
     checks               what a Gardener is given, and its model between two calls
+    prospects            what cannot grow, told before training
     borrowed_optimizers  the user's optimizers as a garden sees them
     losses               the losses of which a loss function returns the mean
     validation           losses of held-out examples, and the same examples in every pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from esper_core.growth import Host
     from esper_core.leyline import ActionSpace, BlueprintSpec, Policy, Site
     from esper_core.plugins import Plugins
-
-log = logging.getLogger("esper")
 
 Blueprints = str | Variety | Sequence[str | Variety]
 """Blueprints by name or glob, or as varieties; "auto": all that fit."""
@@ -91,21 +88,17 @@ def _works(variety: Variety, site: Site, host: Host, *, auto: bool) -> bool:
     return fault is None
 
 
-def policy_of(policy: str | Policy, space: ActionSpace, plugins: Plugins, steps: int) -> Arm:
-    """Return the arm of a policy: one by name, built for ``space``, or the user's own object.
-
-    A warning is logged if ``steps`` are too few for what the policy plans.
-    """
+def policy_of(policy: str | Policy, space: ActionSpace, plugins: Plugins, steps: int, price: float) -> Arm:
+    """Return the arm of a policy: one by name, built for ``space`` and the loop, or the user's own object."""
     if isinstance(policy, str):
         component = plugins.registry.find("policy", policy)
         with attributed_to(component.title, "while it was built"):
-            arm = Arm(component.short, component.load()(space), component.title)
-    else:
-        if isinstance(policy, type) or not callable(getattr(policy, "act", None)):
-            received = policy.__name__ if isinstance(policy, type) else type(policy).__name__
-            hint = f"Pass the name of a policy, or an object, not a class, with its methods. Received: {received}"
-            raise GrowthError(Problem("E347", "a policy needs the method act", hint=hint))
-        arm = Arm(type(policy).__name__.lower(), policy, f"the policy {type(policy).__name__}")
-    for plan in arm.impossible(steps):
-        log.warning("policy %s: %d steps are too few for %s", arm.name, steps, plan)
-    return arm
+            built = component.load()(space)
+            if (fit := getattr(built, "for_loop", None)) is not None:
+                built = fit(steps, price)
+            return Arm(component.short, built, component.title)
+    if isinstance(policy, type) or not callable(getattr(policy, "act", None)):
+        received = policy.__name__ if isinstance(policy, type) else type(policy).__name__
+        hint = f"Pass the name of a policy, or an object, not a class, with its methods. Received: {received}"
+        raise GrowthError(Problem("E347", "a policy needs the method act", hint=hint))
+    return Arm(type(policy).__name__.lower(), policy, f"the policy {type(policy).__name__}")

@@ -48,6 +48,7 @@ from esper_grow.gardener.checks import (
 from esper_grow.gardener.choices import blueprints_of, policy_of
 from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment
 from esper_grow.gardener.loop_record import LoopRecord
+from esper_grow.gardener.prospects import Prospects
 from esper_grow.gardener.reports import Recorder, Tended
 from esper_grow.gardener.traces import HostAutocast, warn_of_averages, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
@@ -154,7 +155,9 @@ class Gardener:
             batch, losses = _attach_slots(model, slots, example, loss)
             varieties = blueprints_of(blueprints, host, plugins)
             space = _action_space(model, varieties, batch)
-            self._arm = policy_of(policy, space, plugins, steps)
+            self._arm = policy_of(policy, space, plugins, steps, growth.price)
+            self._prospects = Prospects(host, varieties, growth, steps)
+            self._prospects.warn_of_arm(self._arm)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
@@ -170,6 +173,8 @@ class Gardener:
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
                 self._phases.begin()
+            self._prospects.warn_at_start(network.evaluation.losses)
+            self._best_loss = float(network.evaluation.losses.mean())
             self._recorder = Recorder()
             self._record: LoopRecord | None = None
             if (run_dir := options.get("run_dir")) is not None:
@@ -182,6 +187,11 @@ class Gardener:
     def arm(self) -> str:
         """The name of the policy, under which events and reports show the model."""
         return self._arm.name
+
+    @property
+    def best_loss(self) -> float:
+        """``best_loss`` of the latest ``tend``; before the first one, the model's validation loss at the start."""
+        return self._best_loss
 
     @property
     def steps_since_tend(self) -> int:
@@ -228,6 +238,8 @@ class Gardener:
         self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
         self._environment.warn_of_surplus()
+        self._prospects.warn_again(tended.signals.validation_loss)
+        self._best_loss = tended.best_loss
         if moved := [
             f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING
         ]:

@@ -45,6 +45,15 @@ class Tended:
         return tuple(change for change in self.changes if isinstance(change, GovernorActed))
 
     @property
+    def best_loss(self) -> float:
+        """The lowest validation loss of the model and of its branches, which early stopping can watch.
+
+        The model's own does not show what a seed gains before it is kept.
+        """
+        gains = [seed.gain.mean for slot in self.signals.slots for seed in slot.seeds if seed.gain is not None]
+        return self.signals.validation_loss - max([0.0, *gains])
+
+    @property
     def kept(self) -> tuple[StageChanged, ...]:
         """The seeds that were kept in this step: since then they are part of the model."""
         return tuple(change for change in self.moved if change.now is Stage.FOSSILISED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from safetensors import SafetensorError, safe_open
@@ -21,7 +22,7 @@ from esper_grow.gardener import Gardener, Tended
 from esper_grow.network_files import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -31,6 +32,15 @@ log = logging.getLogger("esper")
 
 STATE_FILE: Final = "esper.safetensors"
 """The state of a Gardener in a checkpoint that is a folder."""
+
+BEST_LOSS: Final = "esper_best_loss"
+"""Name of the logged metric for early stopping: ``Gardener.best_loss``."""
+
+FEW_EPOCHS: Final = 15
+"""Epochs below which ``tend`` is called more often than once an epoch: the default policy needs so many calls."""
+
+CALLS_IN_FEW_EPOCHS: Final = 20
+"""Calls of ``tend`` in such a training: the first seed can be kept, and a few others can follow."""
 
 _GROWTH_HOOK: Final = "esper_growth_hook"
 """Attribute of a watched model: its load-state-dict pre-hook."""
@@ -72,6 +82,7 @@ class Attachment:
     Attributes:
         gardener: None before the loop begins.
         tended: What each call of ``tend`` returned.
+        every: Steps of the optimizer between two calls of ``tend``; None: an epoch.
         expects_state: Whether a state that is loaded into the model is that of a checkpoint to resume from.
     """
 
@@ -85,7 +96,7 @@ class Attachment:
         self.tended: list[Tended] = []
         self.expects_state = False
         self._settings = dict(settings)
-        self._every = every
+        self.every = every
         self._loaded: Network | None = None
         """What a state held that was loaded into the model, without it: the Gardener has to restore it."""
 
@@ -140,7 +151,7 @@ class Attachment:
         before = gardener.steps_since_tend
         gardener.step(batch)
         steps = gardener.steps_since_tend
-        due = epoch_ended if self._every is None else steps > before and steps >= self._every
+        due = epoch_ended if self.every is None else steps > before and steps >= self.every
         if not (due and steps):
             return None
         tended = gardener.tend()
@@ -161,19 +172,36 @@ class GrowsModel:
         settings: Arguments of the Gardener.
         validation: Held-out batches.
         steps: Calls of ``tend`` that policies plan for; None: as many as the training will have.
-        every: Steps of the optimizer between two calls of ``tend``; None: an epoch.
+        every: Steps of the optimizer between two calls of ``tend``; None: an epoch, or less in a short training.
     """
 
     def __init__(
         self, settings: Mapping[str, Any], validation: Iterable[Any] | None, steps: int | None, every: int | None
     ) -> None:
         self._attachment = Attachment(settings, every)
-        self._validation, self._steps, self._every = validation, steps, every
+        self._validation, self._steps = validation, steps
 
     @property
     def gardener(self) -> Gardener | None:
         """The Gardener; None before the training begins."""
         return self._attachment.gardener
+
+    def plan(self, epochs: float | None, steps: Callable[[], float]) -> float | None:
+        """Return how often ``tend`` will be called; None: unknown. ``steps`` returns those of the optimizer.
+
+        In few epochs it is called more often, or nothing could grow.
+        """
+        attachment = self._attachment
+        if self._steps is not None:
+            return self._steps
+        is_short = epochs is not None and 0 < epochs < FEW_EPOCHS
+        if attachment.every is None and (not is_short or math.isinf(steps())):
+            return epochs
+        if attachment.every is None:
+            attachment.every = max(1, int(steps()) // CALLS_IN_FEW_EPOCHS)
+            message = "%g epochs are few for growing: tend() is called every %d steps; every= sets it"
+            log.info(message, epochs, attachment.every)
+        return max(steps() // attachment.every, 1)
 
     @property
     def tended(self) -> list[Tended]:

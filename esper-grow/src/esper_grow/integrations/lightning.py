@@ -25,7 +25,7 @@ from torchmetrics import Metric
 from esper_core.growth import Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
-from esper_grow.integrations.attachment import GrowsModel, grow_as
+from esper_grow.integrations.attachment import BEST_LOSS, GrowsModel, grow_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,15 +81,16 @@ def _unlogged(module: pl.LightningModule) -> Iterator[None]:
 class Grow(GrowsModel, pl.Callback):
     """Grows the LightningModule that a trainer fits.
 
-    ``Gardener.tend`` is called at the end of each epoch, before its validation and its checkpoint. Checkpoints of
-    Lightning hold the state: ``fit(…, ckpt_path=…)`` with the same callback goes on bit for bit.
+    ``Gardener.tend`` is called at the end of each epoch, before its validation and its checkpoint; more often in fewer
+    than 15 epochs. Checkpoints of Lightning hold the state: ``fit(…, ckpt_path=…)`` with the same callback goes on bit
+    for bit.
 
     Args:
         slots: Names of modules of the LightningModule, as ``esper_core.graft`` takes them.
         loss: ``loss(module, batch)`` returns one loss for each example, or their mean; by default the loss of
             ``training_step``, which is called with batch index 0, and logs nothing then.
         validation: Held-out batches; None: those of the trainer's first validation loader.
-        steps: Calls of ``tend`` that policies plan for; None: the epochs of the trainer.
+        steps: Calls of ``tend`` that policies plan for; None: as many as there will be.
         every: Steps of the optimizer between two calls of ``tend``, instead of an epoch.
         settings: Further arguments of ``esper_grow.Gardener``.
 
@@ -123,7 +124,7 @@ class Grow(GrowsModel, pl.Callback):
             pl_module,
             trainer.optimizers,
             validation=_Batches(trainer, batches),
-            steps=self._steps or _planned_steps(trainer, self._every),
+            steps=self._planned_steps(trainer),
             clip_norm=None if trainer.gradient_clip_algorithm == "value" else trainer.gradient_clip_val,
             state=self._state.get("gardener"),
         )
@@ -142,6 +143,16 @@ class Grow(GrowsModel, pl.Callback):
         tended = self._attachment.step(batch, epoch_ended=ended)
         if tended is not None and (tended.changes or tended.lost):
             _renew_averages(trainer, pl_module)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the metric for early stopping, which may look after a validation; a hook of Lightning."""
+        if self.gardener is not None and trainer.state.fn == "fit":
+            pl_module.log(BEST_LOSS, self.gardener.best_loss)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the metric for early stopping, which may look after an epoch; a hook of Lightning."""
+        if self.gardener is not None:
+            pl_module.log(BEST_LOSS, self.gardener.best_loss)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """End the Gardener; a checkpoint that is written afterwards has its state. A hook of Lightning."""
@@ -165,6 +176,15 @@ class Grow(GrowsModel, pl.Callback):
         """Keep the state until the training begins; a hook of Lightning."""
         if self._attachment.expects_state:
             self._state = checkpoint.get("esper", {})
+
+    def _planned_steps(self, trainer: pl.Trainer) -> int:
+        """Return how often ``tend`` will be called in a training."""
+        # Lightning loads the training data to count the steps, so it is asked only where they matter.
+        planned = self.plan(trainer.max_epochs, lambda: trainer.estimated_stepping_batches)
+        if planned is None or not 0 < planned < math.inf:
+            message = "the length of the training is unknown, and policies plan for it"
+            raise GrowthError(Problem("E363", message, hint="Pass  Grow(…, steps=40), or  Trainer(max_epochs=40)."))
+        return int(planned)
 
     def _read_state(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Return the state of the Gardener, what grew in averages of the weights, and random numbers."""
@@ -247,15 +267,6 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
         raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
     loader: Iterable[Any] = loaders[0]
     return loader
-
-
-def _planned_steps(trainer: pl.Trainer, every: int | None) -> int:
-    """Return how often ``tend`` will be called in a training."""
-    planned = trainer.max_epochs if every is None else max(trainer.estimated_stepping_batches // every, 1)
-    if planned is None or not 0 < planned < math.inf:
-        hint = "Pass  Grow(…, steps=40), or  Trainer(max_epochs=40)."
-        raise GrowthError(Problem("E363", "the length of the training is unknown, and policies plan for it", hint=hint))
-    return int(planned)
 
 
 def _averages(trainer: pl.Trainer) -> list[AveragedModel]:

@@ -21,7 +21,15 @@ from esper_core.growth import Example, Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.gardener.borrowed_optimizers import unwrapped
 from esper_grow.gardener.validation import first_batch
-from esper_grow.integrations.attachment import STATE_FILE, GrowsModel, grow_as, model_loss, read_state, write_state
+from esper_grow.integrations.attachment import (
+    BEST_LOSS,
+    STATE_FILE,
+    GrowsModel,
+    grow_as,
+    model_loss,
+    read_state,
+    write_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,15 +45,16 @@ if TYPE_CHECKING:
 class Grow(GrowsModel, TrainerCallback):
     """Grows the model that a Trainer trains.
 
-    ``Gardener.tend`` is called at the end of each epoch, before its checkpoint. Checkpoints of the Trainer get a file
-    ``esper.safetensors``: ``train(resume_from_checkpoint=…)`` with the same callback goes on bit for bit.
+    ``Gardener.tend`` is called at the end of each epoch, before its checkpoint; more often in fewer than 15 epochs.
+    Checkpoints of the Trainer get a file ``esper.safetensors``: ``train(resume_from_checkpoint=…)`` with the same
+    callback goes on bit for bit.
 
     Args:
         slots: Names of modules of the model, as ``esper_core.graft`` takes them.
         eval_dataset: Held-out examples, as the Trainer takes them. They are batched like those of the training.
         validation: Held-out batches, instead: mappings of the model's arguments, labels included.
         loss: ``loss(model, batch)`` returns one loss for each example, or their mean; by default the model's own loss.
-        steps: Calls of ``tend`` that policies plan for; None: the epochs of the Trainer.
+        steps: Calls of ``tend`` that policies plan for; None: as many as there will be.
         every: Steps of the optimizer between two calls of ``tend``, instead of an epoch.
         resume_from_checkpoint: The folder of the checkpoint that training resumes from, if it is not in the Trainer's
             ``output_dir``.
@@ -103,8 +112,7 @@ class Grow(GrowsModel, TrainerCallback):
             model,
             [owner],
             validation=_Batches(batches, Host(model).device),
-            steps=self._steps
-            or (state.num_train_epochs if self._every is None else max(state.max_steps // self._every, 1)),
+            steps=int(self.plan(state.num_train_epochs, lambda: state.max_steps) or 1),
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
         )
@@ -145,6 +153,14 @@ class Grow(GrowsModel, TrainerCallback):
     ) -> None:
         """Refuse to evaluate a model without what grew in its checkpoint; an event of the Trainer."""
         self._attachment.refuse_loss()
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any], **_: Any
+    ) -> None:
+        """Add the metric for early stopping to those of an evaluation; an event of the Trainer."""
+        if self.gardener is not None and any(name.startswith("eval_") for name in logs):
+            # The Trainer's own dictionary, which callbacks and the choice of the best checkpoint see afterwards.
+            logs[f"eval_{BEST_LOSS}"] = state.log_history[-1][f"eval_{BEST_LOSS}"] = self.gardener.best_loss
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """End the Gardener; an event of the Trainer."""

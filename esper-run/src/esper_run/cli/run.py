@@ -247,7 +247,7 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
     print_warnings(composition.resolution.warnings)
     for arm in composition.arms:
         for note in arm.impossible(steps):
-            print_warnings([f"arm {arm.name}: {steps} steps (episode.steps) are too few for {note}"])
+            print_warnings([f"arm {arm.name}: {steps} steps are too few for {note}: raise episode.steps"])
     return composition
 
 

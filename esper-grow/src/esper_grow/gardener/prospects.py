@@ -1,0 +1,162 @@
+"""What can grow in a loop, told before it trains: by its calls of ``tend``, its price, and its validation examples.
+
+A seed that can never be kept trains and is pruned all the same, so that a loop would spend its time without a word.
+Warnings name the arguments that the caller of a ``Gardener`` has.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final
+
+from esper_core.leyline.constants import CONFIDENCE, FIRST_LOOK, GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from esper_core.growth import Host, Variety
+    from esper_core.settings import GrowthConfig
+    from esper_core.trainer import Arm
+
+log = logging.getLogger("esper")
+
+SHORTEST_LOOP: Final = 2 * FIRST_LOOK + 2
+"""Fewest calls of ``tend`` in which gates let a seed be kept: it germinates, is looked at, is blended in, and again."""
+
+DEAR_SHARE: Final = 0.5
+"""Share of the validation loss that a seed hardly gains, so that one of this price is told."""
+
+AFFORDABLE_SHARE: Final = 0.02
+"""Share of the validation loss that the dearest blueprint costs at most at the price that a warning suggests."""
+
+DIFFERENCE_SHARE: Final = 0.5
+"""Standard deviation of the examples' gains, as a share of that of their losses: seen of adapters on trained hosts."""
+
+VISIBLE_SHARE: Final = 0.05
+"""Share of the validation loss: if no smaller gain can be shown, that is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A blueprint in the slot where it is cheapest."""
+
+    price: float
+    parameters: int
+    name: str
+
+
+class Prospects:
+    """Warns of what cannot grow.
+
+    Args:
+        host: Grafted.
+        varieties: What may grow, by slot.
+        growth: The price, and how strict the gates are.
+        steps: Planned calls of ``tend``.
+    """
+
+    def __init__(
+        self, host: Host, varieties: Mapping[str, Sequence[Variety]], growth: GrowthConfig, steps: int
+    ) -> None:
+        self._growth, self._steps = growth, steps
+        self._offers = sorted(_offers(host, varieties, growth.price), key=lambda offer: offer.price)
+        self._warned = False
+
+    def warn_of_arm(self, arm: Arm) -> None:
+        """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
+        plans = arm.impossible(self._steps)
+        if self._growth.gates != "off" and self._steps < SHORTEST_LOOP:
+            plans = (f"any seed to be kept, for which gates need {SHORTEST_LOOP}",)
+        hint = (
+            "Call tend() more often, such as every 20 batches, and pass the number of calls as  steps=…\n"
+            "A trainer's callback does so with  every=20."
+        )
+        for plan in plans:
+            message = f"{self._steps} calls of tend() are too few for {plan}"
+            log.warning("%s", Problem("E380", message, hint=hint))
+
+    def warn_at_start(self, losses: Tensor) -> None:
+        """Log a warning of prices beside these validation losses (E381), and of what so few can show (E382)."""
+        if not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
+            return
+        loss = float(losses.mean())
+        self._warn_of_price(loss, DEAR_SHARE)
+        if len(losses) >= MIN_EXAMPLES_FOR_EVIDENCE and math.isfinite(loss):
+            self._warn_of_power(loss, float(losses.std()), len(losses))
+
+    def warn_again(self, loss: float) -> None:
+        """Log a warning, once, if the validation loss has come to below every price (E381)."""
+        if self._offers and 0.0 <= loss <= self._offers[0].price:
+            self._warn_of_price(loss, 1.0)
+
+    def _warn_of_price(self, loss: float, share: float) -> None:
+        dear = [offer for offer in self._offers if offer.price >= share * loss]
+        if not dear or self._warned or not loss > 0.0:
+            return
+        first, last = dear[0], dear[-1]
+        self._warned = len(dear) == len(self._offers)
+        if self._warned:
+            kept = "no seed" if first.price >= loss else "hardly any seed"
+            message = (
+                f"{kept} can be kept: {first.name}, the cheapest blueprint, costs {first.price:.4g} nats "
+                f"({first.parameters:,} parameters), and the validation loss is {loss:.3g}"
+            )
+        else:
+            names = ", ".join(offer.name for offer in dear)
+            message = (
+                f"{names}: too expensive to be kept, at {first.price:.3g} nats or more beside a loss of {loss:.3g}"
+            )
+        price = 10.0 ** math.floor(math.log10(AFFORDABLE_SHARE * loss / last.parameters))
+        hint = (
+            f"A seed has to gain more than its price, {self._growth.price:g} nats for each parameter. "
+            f'Make parameters cheaper:  growth={{"price": {price:.0e}}}'
+        )
+        log.warning("%s", Problem("E381", message, hint=hint))
+
+    def _warn_of_power(self, loss: float, deviation: float, examples: int) -> None:
+        strict = self._growth.gates == "strict"
+        one_look = 1.0 - CONFIDENCE
+        alpha = GATE_ALPHA / self._steps / self._growth.nursery if strict else one_look
+        gain = smallest_gain(deviation, examples, alpha)
+        if gain < VISIBLE_SHARE * loss:
+            return
+        message = (
+            f"{examples:,} validation examples show gains from about {gain:.2g} nats on: "
+            f"{gain / loss:.0%} of the loss, {loss:.3g}"
+        )
+        hint = f"A seed that gains less is not kept. {4 * examples:,} examples would show half of it"
+        if strict:
+            permissive = smallest_gain(deviation, examples, one_look)
+            hint += f', and  growth={{"gates": "permissive"}}  about {permissive:.2g} nats'
+        log.warning("%s", Problem("E382", message, hint=f"{hint}."))
+
+
+def smallest_gain(deviation: float, examples: int, alpha: float) -> float:
+    """Return about the smallest gain whose lower bound, wrong with probability ``alpha``, can lie above 0.
+
+    ``deviation`` is that of the examples' losses; that of their gains is not known before a seed trains.
+
+    >>> round(smallest_gain(0.4, 300, 0.05 / 40), 3)
+    0.035
+    """
+    return NormalDist().inv_cdf(1.0 - alpha) * DIFFERENCE_SHARE * deviation / math.sqrt(examples)
+
+
+def _offers(host: Host, varieties: Mapping[str, Sequence[Variety]], price: float) -> Iterator[_Offer]:
+    """Yield each blueprint that has parameters and a price, where it is cheapest."""
+    sites = {slot.name: slot.site for slot in host.slots.each()}
+    cheapest: dict[str, int] = {}
+    for slot, fitting in varieties.items():
+        for variety in fitting:
+            if (site := sites[slot]) is not None:
+                parameters = variety.block_parameters(site)
+                cheapest[variety.id] = min(parameters, cheapest.get(variety.id, parameters))
+    for name, parameters in cheapest.items():
+        if parameters and price:
+            yield _Offer(parameters * price, parameters, name.rpartition("/")[2])

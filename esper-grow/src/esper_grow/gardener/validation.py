@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,6 +122,20 @@ class Validation:
         example_losses = torch.cat(losses)
         self._warn_of_few(len(example_losses), len(losses))
         return example_losses
+
+    def beginning(self, batches: int) -> Validation:
+        """Return the first batches of the latest evaluation, for a look that has little time."""
+        first = Validation([], self._loss, 0)
+        # In the order of every other pass, so that the batches are known again.
+        with RandomStream(self._seed, torch.device("cpu")), same_order(self._batches):
+            first._batches = list(islice(self._batches, batches))
+        first._seen = None if self._seen is None else self._seen[:batches]
+        return first
+
+    @property
+    def batches(self) -> int:
+        """How many batches the latest evaluation had; 0 before the first one."""
+        return 0 if self._seen is None else len(self._seen)
 
     def _describe(self, batch: Any, number: int) -> str:
         hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""

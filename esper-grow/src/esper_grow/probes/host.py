@@ -58,14 +58,19 @@ class HostCurve:
         """Whether the host hardly improves any more."""
         return self.improvement < self.tolerance
 
-    def steps_needed(self) -> int:
-        """Return about how many steps more the host needs until it is flat, if its improvements shrink as they did."""
-        steps = self.points[-1][0] if self.points else 0
-        interval = steps // max(1, len(self.points) - 1) or SHORTEST_INTERVAL
+    def fewest_steps(self, interval: int) -> int:
+        """Return after how many steps after its latest evaluation the host can be flat at the earliest."""
+        return max(2 * EVALUATIONS - len(self.points), 1) * interval
+
+    def steps_needed(self, interval: int) -> int:
+        """Return about how many steps after its latest evaluation the host needs until it is flat.
+
+        Its improvements are expected to shrink as they did; ``interval`` is that between two evaluations.
+        """
         short = (2 * EVALUATIONS - len(self.points)) * interval
         before, now = self._improvement(len(self.points) - EVALUATIONS), self.improvement
         if short > 0 or math.isinf(before):
-            return max(short, steps, EVALUATIONS * interval)
+            return max(short, EVALUATIONS * interval)
         shrinking = min(max(now / before, 0.4), 0.9) if before > 0.0 else 0.9
         windows = math.log(max(now / self.tolerance, 1.1)) / -math.log(shrinking)
         return math.ceil(windows) * EVALUATIONS * interval

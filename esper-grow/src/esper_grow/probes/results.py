@@ -100,7 +100,7 @@ class ProbeResult:
         examples: How many validation examples there are; batches, if the loss function returns one loss for each.
         budget: The seconds that were given.
         seconds: The seconds that were used.
-        needs: If undecided, about how many seconds a decision needs; None otherwise.
+        needs: If undecided, about how many seconds a decision needs, by the measured speed; None otherwise.
         remarks: What else to know, such as trials that were shortened.
     """
 

@@ -11,7 +11,7 @@ longer ones, and the best of those the longest. The model itself is only copied.
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -59,6 +59,9 @@ STEPS: Final = 450
 
 HOST_SHARE: Final = 0.7
 """Share of the budget that the host may use until its curve is flat."""
+
+HOPELESS_SHARE: Final = 0.4
+"""Share of the budget after which it is not trained further if it will not be flat in time, so that trials fit in."""
 
 HARM: Final = 0.05
 """Share of its loss by which a host gets worse in training before that is reported."""
@@ -192,6 +195,8 @@ class Search:
     """The validation losses of the host continued without a seed, at each level."""
     host_seconds: float = field(default=0.0, init=False)
     evaluation_seconds: float = field(default=0.0, init=False)
+    training_seconds: float = field(default=0.0, init=False)
+    """What the host's steps took together, with the loading of their batches."""
     examples: int = field(default=0, init=False)
     lengths: tuple[int, ...] = field(default=(), init=False)
 
@@ -201,18 +206,18 @@ class Search:
             self._train_host()
         except OutOfTimeError:
             return self._undecided_host()
-        needs = self.clock.used + self._guessed_trials()
+        host = self.clock.used
         try:
             self._time_candidates()
-            needs = self.clock.used + RESERVE * self._seconds_of_trials(self.settings.steps)
             if self._plan():
                 self._run_trials()
                 return self._decided()
+            self._rank()
         except OutOfTimeError:
             if any(row.pays for row in self._rows(decided=True)):
                 return self._decided()
         reason = f"Undecided: the host is trained, and {plural(len(self.candidates), 'candidate')} need longer trials."
-        return self._result("undecided", reason, needs=max(needs, LONGER * self.clock.budget))
+        return self._result("undecided", reason, needs=max(self._seconds_needed(host), LONGER * self.clock.budget))
 
     # --- the host
 
@@ -232,10 +237,12 @@ class Search:
             self._check_host(float(losses.mean()), step)
             if self.curve.is_flat or not trainable:
                 break
+            trained, began = self.training_seconds, self.clock.now()
             for _ in range(interval):
                 self.training.step(next(stream))
                 step += 1
-                if self.clock.used > HOST_SHARE * self.clock.budget:
+                self.training_seconds = trained + self.clock.now() - began
+                if len(self.training.seconds) > 1 and self._is_hopeless(step, interval):
                     raise OutOfTimeError
         self.host_seconds = self.training.seconds_of_step
 
@@ -257,28 +264,37 @@ class Search:
             hint = "Check the loss function, or pass an optimizer with a smaller learning rate."
             raise GrowthError(Problem("E352", message, hint=hint))
 
+    def _is_hopeless(self, step: int, interval: int) -> bool:
+        """Return whether the host's share of the budget is over, or will be before its curve is flat."""
+        used, budget = self.clock.used, self.clock.budget
+        if used <= HOPELESS_SHARE * budget:
+            return False
+        return used + self._seconds_of_host(self.curve.fewest_steps(interval), step, interval) > HOST_SHARE * budget
+
+    def _seconds_of_host(self, steps: int, step: int, interval: int) -> float:
+        """Return how long the host takes from ``step`` until ``steps`` after its latest evaluation, with others."""
+        steps = max(0, self.curve.points[-1][0] + steps - step)
+        return steps * self.training_seconds / max(step, 1) + math.ceil(steps / interval) * self.evaluation_seconds
+
     def _undecided_host(self) -> ProbeResult:
-        """Return that the host learns still, and how long it would need."""
-        step, _ = self.curve.points[-1]
+        """Rank the candidates beside a host that learns still, and say how long a decision needs."""
+        step, interval = len(self.training.seconds), interval_of(self.examples, self.batch)
+        host = self.clock.used + self._seconds_of_host(self.curve.steps_needed(interval), step, interval)
         self.host_seconds = self.training.seconds_of_step
-        if len(self.training.seconds) < TIMED_STEPS:
-            reason = (
-                f"Undecided: the budget of {plain(format_seconds(self.clock.budget))} was over before the speed of a "
-                "step was known."
-            )
-            return self._result("undecided", reason)
-        # Set-up and the first step, which allocates memory, are over: neither says how long further steps take.
-        interval = interval_of(self.examples, self.batch)
-        seconds_per_step = median(self.training.seconds[1:]) + self.evaluation_seconds / interval
-        host = self.clock.used + seconds_per_step * self.curve.steps_needed()
-        needs = max(host / HOST_SHARE, host + self._guessed_trials())
+        with suppress(OutOfTimeError):
+            self._rank()
+        needs = max(self._seconds_needed(host), LONGER * self.clock.budget)
         reason = f"Undecided: the host still improves after {plural(step, 'step')}."
         return self._result("undecided", reason, needs=needs)
 
-    def _guessed_trials(self) -> float:
-        """Return about how long the trials take if a candidate's step takes twice as long as the host's."""
-        step_seconds = [2.0 * self.host_seconds] * len(self.candidates)
-        return seconds_of_trials(self.settings.steps, self.host_seconds, step_seconds, self.evaluation_seconds)
+    def _seconds_needed(self, host: float) -> float:
+        """Return about how long a probe takes that decides, if the host is trained after ``host`` seconds."""
+        # A step by itself is the shortest of ten; data and other programs take their time beside it.
+        alone = self.host_seconds * len(self.training.seconds)
+        pace = max(self.training_seconds / alone, 1.0) if alone else 1.0
+        trials = pace * self._seconds_of_trials(self.settings.steps // SHARE_KEPT)
+        timed = TIMED_STEPS * sum(candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying())
+        return max(host / HOST_SHARE, host + timed + RESERVE * trials)
 
     # --- the candidates
 
@@ -296,7 +312,8 @@ class Search:
             trial.release()
 
     def _seconds_of_trials(self, steps: int) -> float:
-        step_seconds = [candidate.seconds for candidate in self._trying()] or [0.0]
+        # One that was not measured is assumed to take twice as long as the host.
+        step_seconds = [candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying()] or [0.0]
         return seconds_of_trials(steps, self.host_seconds, step_seconds, self.evaluation_seconds)
 
     def _plan(self) -> bool:
@@ -311,6 +328,25 @@ class Search:
             return False
         self.lengths = steps_of_levels(affordable)
         return True
+
+    def _rank(self) -> None:
+        """Give each candidate one trial, as long as the rest of the budget allows, on a part of the validation data.
+
+        What the trials show is no decision: it ranks the candidates, and measures how long their steps take.
+        """
+        left, number = max(self.clock.left, 0.0), len(self._trying())
+        share = left / 3.0 / ((number + 1) * self.evaluation_seconds) if self.evaluation_seconds else 1.0
+        share = min(max(share, MIN_EXAMPLES_FOR_EVIDENCE / self.examples), 1.0)
+        seconds_of_steps = self.host_seconds + sum(
+            candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying()
+        )
+        length = int(left / 2.0 / seconds_of_steps) if seconds_of_steps else 1
+        self.lengths = (min(max(length, 1), steps_of_levels(self.settings.steps)[0]),)
+        self.validation = self.validation.beginning(math.ceil(share * self.validation.batches))
+        self._continue_host()
+        self.examples = len(self.host[0])
+        for candidate in self._trying():
+            self._try(candidate, 0)
 
     def _run_trials(self) -> None:
         """Try all candidates, then the best of them longer, and the best of these for all steps."""
@@ -451,7 +487,12 @@ class Search:
                 f"{format_number(first)} to {format_number(last)}: pass the optimizer with which it was trained."
             )
         steps = self.settings.steps
-        if self.lengths and self.lengths[-1] < steps_of_levels(steps)[-1]:
+        if len(self.lengths) == 1 and self.host:
+            yield (
+                f"The gains are those of {plural(self.lengths[0], 'step')} on {self.examples:,} validation examples: "
+                "they rank what to try first, and longer trials may show another order."
+            )
+        elif self.lengths and self.lengths[-1] < steps_of_levels(steps)[-1]:
             yield f"To fit in the budget the longest trials had {self.lengths[-1]} steps rather than {steps}."
 
     def _tell(self, text: str) -> None:

@@ -201,3 +201,21 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(nested) for nested in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def verdict_on(rows: Sequence[ProbeRow]) -> tuple[Verdict, str]:
+    """Return the verdict on candidates that were tried to the end, the best first, and its reason."""
+    if not rows:
+        return "undecided", "Undecided: every candidate failed."
+    best = next((row for row in rows if row.pays), None)
+    if best is None:
+        return "nothing pays", "Nothing pays: no candidate is shown to gain more than its parameters cost."
+    gain, error, at_least, price = map(format_number, (best.gain, best.error, best.at_least, best.price))
+    reason = (
+        f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its "
+        f"{plural(best.parameters, 'parameter')} cost {price}."
+    )
+    alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
+    if alike:
+        reason += f" No difference shown to: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."
+    return "pays", reason

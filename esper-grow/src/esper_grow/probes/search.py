@@ -30,6 +30,7 @@ from esper_grow.probes.budget import (
     SHARE_KEPT,
     BudgetClock,
     OutOfTimeError,
+    rounded_up,
     seconds_of,
     seconds_of_trials,
     sizes_of_levels,
@@ -39,7 +40,7 @@ from esper_grow.probes.candidates import ProbeCandidate, best_of, find_candidate
 from esper_grow.probes.data import TrainingBatches
 from esper_grow.probes.host import HostCurve, interval_of
 from esper_grow.probes.places import attach_slots, slot_sites
-from esper_grow.probes.results import ProbeFailure, ProbeResult, ProbeRow
+from esper_grow.probes.results import ProbeFailure, ProbeResult, ProbeRow, verdict_on
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds, plain
@@ -211,15 +212,15 @@ class Search:
             self._time_candidates()
             if self._plan():
                 self._run_trials()
-                return self._decided()
+                rows = self._rows(decided=True)
+                return self._result(*verdict_on(rows), rows)
             self._rank()
         except OutOfTimeError:
-            if any(row.pays for row in self._rows(decided=True)):
-                return self._decided()
+            rows = self._rows(decided=True)
+            if any(row.pays for row in rows):
+                return self._result(*verdict_on(rows), rows)
         reason = f"Undecided: the host is trained, and {plural(len(self.candidates), 'candidate')} need longer trials."
         return self._result("undecided", reason, needs=max(self._seconds_needed(host), LONGER * self.clock.budget))
-
-    # --- the host
 
     def _train_host(self) -> None:
         """Train the host until its curve is flat; OutOfTimeError if its share of the budget is over."""
@@ -295,8 +296,6 @@ class Search:
         trials = pace * self._seconds_of_trials(self.settings.steps // SHARE_KEPT)
         timed = TIMED_STEPS * sum(candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying())
         return max(host / HOST_SHARE, host + timed + RESERVE * trials)
-
-    # --- the candidates
 
     def _time_candidates(self) -> None:
         """Measure how long a step of each candidate takes."""
@@ -416,38 +415,15 @@ class Search:
     def _trying(self) -> list[ProbeCandidate]:
         return [candidate for candidate in self.candidates if not candidate.failure]
 
-    # --- the result
-
-    def _decided(self) -> ProbeResult:
-        rows = self._rows(decided=True)
-        if not rows:
-            return self._result("undecided", "Undecided: every candidate failed.", rows)
-        best = next((row for row in rows if row.pays), None)
-        if best is not None:
-            numbers = (best.gain, best.error, best.at_least, best.price)
-            gain, error, at_least, price = map(format_number, numbers)
-            reason = (
-                f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its "
-                f"{plural(best.parameters, 'parameter')} cost {price}."
-            )
-            alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
-            if alike:
-                reason += f" No difference shown to: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."
-            return self._result("pays", reason, rows)
-        reason = "Nothing pays: no candidate is shown to gain more than its parameters cost."
-        return self._result("nothing pays", reason, rows)
-
     def _rows(self, *, decided: bool) -> tuple[ProbeRow, ...]:
         return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, decided=decided)
 
     def _result(
         self, verdict: Any, reason: str, rows: tuple[ProbeRow, ...] | None = None, needs: float | None = None
     ) -> ProbeResult:
-        model = self.training.model
-        step, loss = self.curve.points[-1]
+        model, (step, loss) = self.training.model, self.curve.points[-1]
         if needs is not None:
-            needs = rounded_up(needs)
-            budget = format_seconds(self.clock.budget)
+            needs, budget = rounded_up(needs), format_seconds(self.clock.budget)
             reason = plain(f"{reason} It needs about {format_seconds(needs)}; the budget was {budget}.")
         failed = [
             ProbeFailure(candidate.slot, candidate.variety.id, candidate.failure)
@@ -498,13 +474,3 @@ class Search:
     def _tell(self, text: str) -> None:
         if self.settings.on_progress is not None:
             self.settings.on_progress(text)
-
-
-def rounded_up(seconds: float) -> float:
-    """Return a duration rounded up to two digits.
-
-    >>> rounded_up(133.2), rounded_up(7.21)
-    (140.0, 8.0)
-    """
-    size = 10.0 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1)
-    return math.ceil(seconds / size) * size

@@ -231,12 +231,11 @@ def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(tmp
 
 def test_a_model_without_slots_cannot_be_saved(folder, plugins):
     wrapper = nn.ModuleDict({"generator": grow(), "critic": nn.Linear(2, 2)})
-    for model in (build(NoisyHost), wrapper):
-        with pytest.raises(GraftError, match=r"E311 .* has no slots"):
-            esper.save(model, folder)
+    with pytest.raises(GraftError, match=r"E311 .* has no slots"):
+        esper.save(build(NoisyHost), folder)
     with pytest.raises(GrowthError):
         esper.load(wrapper, folder, plugins=plugins)
-    with pytest.raises(GrowthError, match=r"E330(.|\n)*state dict of the grafted model"):
+    with pytest.raises(GrowthError, match=r"E334(.|\n)*which does not exist"):
         esper.load(build(NoisyHost), wrapper.state_dict(), plugins=plugins)
 
 
@@ -300,7 +299,8 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "too large": (JOURNAL, write(b" " * (2**26 + 1)), "E332 (.|\n)*ESPER_MAX_FILE_MIB"),
     "unknown key": (JOURNAL, change(more=1), NO_JOURNAL),
     "no seeds": (JOURNAL, edit(lambda record: record.pop("seeds")), NO_JOURNAL),
-    "newer": (JOURNAL, change(format=3), "E331 .*has the format 3"),
+    "newer": (JOURNAL, change(format=4), "E331 .*has the format 4(.|\n)*pip install -U"),
+    "older": (JOURNAL, change(format=2), "E331 .*has the format 2(.|\n)*by an older one"),
     "newer and of another shape": (JOURNAL, change(format=7, seeds="x", more=1), "E331 .*has the format 7"),
     "changed by hand": (JOURNAL, change(model="Another", signed=False), "E330 (.|\n)*Its checksum does not match"),
     "no file of numbers": (JOURNAL, edit(lambda record: record.pop("numbers")), NO_NUMBERS),
@@ -532,7 +532,7 @@ def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do
             parameter.add_(1.0)
     target.load_state_dict(source.state_dict())
     assert same(source, target)
-    with pytest.raises(RuntimeError, match=r'"_esper\.for_esper_grow\.load"'):
+    with pytest.raises(RuntimeError, match=r'"stem\._esper\.for_esper_grow\.load"'):
         build(NoisyHost).load_state_dict(source.state_dict())
 
 
@@ -563,7 +563,7 @@ JOURNALS: list[Any] = [
 def test_a_state_dict_with_a_changed_journal_is_refused(load):
     model = grow()
     for journal in JOURNALS:
-        state = {**model.state_dict(), "_esper.for_esper_grow.load": journal}
+        state = {**model.state_dict(), "stem._esper.for_esper_grow.load": journal}
         with pytest.raises(GrowthError, match=r"E330(.|\n)*sums, averages or casts"):
             load(state)
         with pytest.raises(RuntimeError, match=r"E330"):

@@ -53,7 +53,7 @@ def share_behind(model: nn.Module, inputs: torch.Tensor) -> float:
         handle.remove()
     names, behind = list(counts), 0
     for slot in SLOTS:
-        last = max(place for place, name in enumerate(names) if name.startswith((f"{slot}.", f"_esper.{slot}.")))
+        last = max(place for place, name in enumerate(names) if name.startswith(f"{slot}."))
         behind += sum(counts[name] for name in names[last + 1 :])
     return behind / sum(counts.values())
 

@@ -363,7 +363,7 @@ def read(environment: Environment, step: int) -> Signals:
 def numbers(model: nn.Module) -> dict[str, Tensor]:
     """Return copies of all parameters and buffers, without those of seeds."""
     named = (*model.named_parameters(), *model.named_buffers())
-    return {name: tensor.detach().clone() for name, tensor in named if not name.startswith("_esper")}
+    return {name: tensor.detach().clone() for name, tensor in named if "_esper" not in name}
 
 
 def same(left: Any, right: Any) -> bool:

@@ -62,7 +62,7 @@ def test_all_snapshots_are_retaken_when_a_seed_is_fossilised():
     for _ in range(5):
         driven.step()
     kept = driven.numbers()
-    assert any(name.startswith("_esper.") for name in kept)
+    assert any("_esper" in name for name in kept)
     tensors = driven.copies()
     assert [snapshot["step"] for snapshot in driven.governor.state_dict().plain["snapshots"]["kept"]] == [4, 4]
     assert all(torch.equal(copy[name], kept[name]) for copy in tensors for name in kept)

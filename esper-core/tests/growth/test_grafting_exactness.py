@@ -152,7 +152,7 @@ def test_fossils_act_in_order_and_their_keys_stay():
     blocks = []
     for number in range(3):
         blocks.append(add_seed(model, "slot", fossil=True, seed=number).block)
-        keys += [f"_esper.slot.seeds.{number}.block.mix.{name}" for name in ("weight", "bias")]
+        keys += [f"0._esper.seeds.{number}.block.mix.{name}" for name in ("weight", "bias")]
         assert [key for key in model.state_dict() if key in keys] == keys
     first, second, third = blocks
     host = nn.functional.linear(inputs, model[0].weight, model[0].bias)

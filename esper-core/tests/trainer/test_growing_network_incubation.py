@@ -41,7 +41,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def host_state(environment: Environment) -> dict[str, torch.Tensor]:
     """Everything that determines the host's future: parameters, buffers, optimizer state, random numbers."""
-    state = {key: value for key, value in environment.model.state_dict().items() if not key.startswith("_esper.")}
+    state = {key: value for key, value in environment.model.state_dict().items() if "_esper" not in key}
     for index, parameter in enumerate(environment.keeper.host.parameters):
         for key, value in environment.keeper.host.optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor):

@@ -67,11 +67,14 @@ def save(model: nn.Module, folder: str | Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plugins | None = None) -> ModelT:
+def load(
+    model: ModelT, source: str | Path | Mapping[str, Any], *, prefix: str = "", plugins: Plugins | None = None
+) -> ModelT:
     """Restore a saved network in a new ``model``, bit for bit, and return it.
 
     The model is the host as it was built, ungrafted or grafted at the same places. The source is a folder written by
-    ``save``, or the state dict of a grown network. Blueprints come from ``plugins``, by default all that are installed.
+    ``save``, or the state dict of a grown network. With a ``prefix``, such as ``encoder.``, the model is a part of that
+    network, and what stands below it is loaded. Blueprints come from ``plugins``, by default all that are installed.
 
     Raises:
         GrowthError: a file is missing, damaged or from a newer Esper, or does not fit this host.
@@ -79,13 +82,15 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
         PluginError: the package of a blueprint is broken. The model is unchanged.
     """
     if isinstance(source, Mapping):
-        origin, network, state = "the state dict", Network.in_state(source), dict(source)
+        origin, network, state = "the state dict", Network.in_state(source, prefix), dict(source)
         if network is None:
             hint = "Pass the state dict of the grafted model. If nothing grew, use  model.load_state_dict(state)"
             raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
     else:
         origin = str(source)
         network, state = _read(Path(source))
+        network = network.below(prefix)
+    state = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     registry = (load_plugins() if plugins is None else plugins).registry
 
     def find(id_: str) -> Variety:
@@ -103,7 +108,7 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, value in state.items():
-        if name == Network.KEY:
+        if Network.has_key(name):
             continue
         _refuse_unwritable(name, value)
         same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())

@@ -189,7 +189,7 @@ def load_what_was_before(loop: Any) -> None:
         (fill_all_slots, "E373 no slot is free.*stem keeps 1"),
         (pass_inputs_alone, r"got the batch of step\(\): Tensor"),
         (load_leniently, "E334 .*test/local-conv in stem, and this one has no seeds"),
-        (load_what_was_before, "Missing key.*_esper.for_esper_grow.load"),
+        (load_what_was_before, "Missing key.*stem._esper.for_esper_grow.load"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -306,7 +306,7 @@ class HostWithSlot:
     def host_state(self) -> dict[str, Tensor]:
         """Return copies of the host's own parameters and buffers."""
         state = self.host.state_dict()
-        return {name: value.clone() for name, value in state.items() if not name.startswith("_esper")}
+        return {name: value.clone() for name, value in state.items() if "_esper" not in name}
 
     @property
     def _loss(self) -> Callable[[nn.Module], Tensor]:

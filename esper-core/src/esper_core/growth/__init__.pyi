@@ -19,8 +19,6 @@ from .gates import (
 )
 from .grafting import (
     graft as graft,
-    is_grafted as is_grafted,
-    slots_of as slots_of,
     ungraft as ungraft,
 )
 from .hosts import Host as Host
@@ -62,7 +60,9 @@ from .slots import (
     Slots as Slots,
     host_layers as host_layers,
     host_parameters as host_parameters,
+    is_grafted as is_grafted,
     observe as observe,
+    slots_of as slots_of,
 )
 from .snapshots import Snapshot as Snapshot
 from .trials import (

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
-from esper_core.growth.grafting import slots_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import describe_error
-from esper_core.growth.slots import Slot
+from esper_core.growth.slots import Slot, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import SiteKind
 
 HOME: Final = "_esper"
-"""Name of the one child that a graft adds to the root."""
+"""Name of the child that a graft adds to a module: its slot."""
 
 _KIND_BY_DIMENSIONS: Final[dict[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
 _FEATURES_LAST: Final = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.MultiheadAttention)
@@ -72,6 +72,24 @@ class KeptBuffers:
                     setattr(module, name, None)  # it was registered without a value
                 else:
                     delattr(module, name)
+
+
+def home_of(at: str) -> str:
+    """Return the name of the slot behind the module of this name.
+
+    >>> home_of("layer.0"), home_of("")
+    ('layer.0._esper', '_esper')
+    """
+    return f"{at}.{HOME}" if at else HOME
+
+
+def is_grown(key: str) -> bool:
+    """Return whether a module, a parameter or a key of a state dict is part of a slot.
+
+    >>> is_grown("layer.0._esper.seeds.0.block.weight"), is_grown("layer.0.weight")
+    (True, False)
+    """
+    return HOME in key.split(".")
 
 
 @contextmanager
@@ -160,7 +178,7 @@ def observe_places(model: nn.Module, places: Mapping[str, SlotPlace], example: E
 
 def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
     """Return the names of the modules that can have a slot, as far as one pass in evaluation shows."""
-    called = {name: SlotPlace(name) for name, module in model.named_modules() if name and not name.startswith(HOME)}
+    called = {name: SlotPlace(name) for name, module in model.named_modules() if name and not is_grown(name)}
     try:
         calls = _calls_at(model, called, example, training=False)
     except Exception:
@@ -171,7 +189,7 @@ def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
 
 def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str]) -> Problem:
     """Add to the hint the modules beside the one at ``at`` that can have a slot."""
-    order = [name for name, _ in model.named_modules()]
+    order = [name for name, _ in model.named_modules() if not is_grown(name)]
     nearest = sorted(fitting, key=lambda name: abs(order.index(name) - order.index(at)))[:3]
     beside = f"Modules near it that can have a slot: {', '.join(nearest)}" if nearest else None
     return replace(problem, hint="\n".join(filter(None, [problem.hint, beside])) or None)
@@ -318,7 +336,7 @@ def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
     """
     if hidden.ndim not in (3, 4):
         return _KIND_BY_DIMENSIONS.get(hidden.ndim)
-    modules = list(model.named_modules())
+    modules = [(name, module) for name, module in model.named_modules() if not is_grown(name)]
     start = next(place for place, (name, _) in enumerate(modules) if name == at)
     end = start + sum(name.startswith(f"{at}.") for name, _ in modules)
     before = (layer for _, layer in reversed(modules[: end + 1]))

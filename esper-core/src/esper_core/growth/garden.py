@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
-from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubation import Branch, Shadow
 from esper_core.growth.journal import Network, read_network, resume
 from esper_core.growth.optimizers import OptimizerKeeper
@@ -22,6 +21,7 @@ from esper_core.growth.rebuilding import replant
 from esper_core.growth.seed_faults import FaultBook, SeedFault, describe_error
 from esper_core.growth.seeds import Presence, Seed, SeedBuilder, Variety
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
+from esper_core.growth.slots import slots_of
 from esper_core.growth.transitions import EVENT_OF_OP, Rules, require_fitting, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
@@ -335,7 +335,7 @@ class Garden:
 
     def state_dict(self) -> State:
         """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
-        network = read_network(slots_of(self.model), type(self.model).__name__)
+        network = read_network(slots_of(self.model).each(), type(self.model).__name__)
         incubations = {str(number): incubation.state_dict() for number, incubation in self._incubations.items()}
         parts = {"optimizers": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(

@@ -1,11 +1,12 @@
 """Grafting: put slots behind modules of a model that was not written for it.
 
-A slot is registered as a forward hook of its module and, so that ``.to()``, ``state_dict()`` and deep copies include
-its seeds, as a child of one module ``_esper`` of the root. No number of the model changes, and with an example the
-outputs before and after are compared.
+A slot is registered as a forward hook of its module and, so that whatever is done with the module is done with the
+seeds, as its child ``_esper``. No number of the model changes, and with an example the outputs before and after are
+compared.
 
 The root and every module between it and a slot get a subclass of their class: a compiler caches what it traced by code
-and class, and would run code traced for an ungrafted sibling. Containers keep their length (``GraftedSequential``, …).
+and class, and would run code traced for an ungrafted sibling. So does a Sequential with a slot behind it, which keeps
+its length (``GraftedSequential``).
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from esper_core.growth.dry_runs import in_mode, untouched
+from esper_core.growth.dry_runs import HOME, in_mode, is_grown, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
-from esper_core.growth.slots import HOME, Slot, Slots, key_of, matches, network_html, observe
+from esper_core.growth.slots import Slot, is_grafted, matches, network_html, observe, slots_of
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+    from collections.abc import Iterator
 
 
 def outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
@@ -55,7 +56,7 @@ def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any])
     if any(alike(grafted[training], again[training]) for training in unlike):
         mode = "training" if unlike[0] else "evaluation"
         message = f"the outputs of the model in {mode} change once it has slots"
-        hint = f'It may iterate over its own children, and now has one more, "{HOME}". {_WRAP}'
+        hint = f'A module with a slot may iterate over its children, and now has one more, "{HOME}". {_WRAP}'
         raise GraftError(Problem("E318", message, hint=hint))
 
 
@@ -97,89 +98,32 @@ def _own(module: nn.Module) -> dict[str, nn.Module]:
     return {name: child for name, child in module.named_children() if name != HOME}
 
 
-class _Container:
-    """A container with slots in it: they are not among its items, and its items cannot be exchanged."""
+class GraftedSequential(nn.Sequential):
+    """A Sequential with slots: its own is not among its layers, which cannot be exchanged."""
 
-    def __len__(self: Any) -> int:
+    def __len__(self) -> int:
         return len(_own(self))
 
-    def __iter__(self: Any) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[nn.Module]:
         return iter(_own(self).values())
-
-    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
-        message = f"the layers of a grafted {type(self).__name__} cannot be changed"
-        raise GraftError(Problem("E319", message, hint="Change its layers before grafting."))
-
-    __setitem__ = __delitem__ = append = insert = pop = clear = __imul__ = _refuse
-
-
-class GraftedSequential(_Container, nn.Sequential):
-    """A Sequential with slots in it."""
-
-    extend = __iadd__ = _Container._refuse
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return nn.Sequential(OrderedDict(list(_own(self).items())[index]))
         return list(_own(self).values())[index]
 
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        message = f"the layers of a grafted {type(self).__name__} cannot be changed"
+        raise GraftError(Problem("E319", message, hint="Change its layers before grafting."))
 
-class GraftedList(_Container, nn.ModuleList):
-    """A ModuleList with slots in it. A new one of this class, a slice for example, can be filled."""
-
-    def __getitem__(self, index: Any) -> Any:
-        layers = list(_own(self).values())
-        return self.__class__(layers[index]) if isinstance(index, slice) else layers[index]
-
-    def extend(self, modules: Any) -> Any:
-        """Fill an empty list; GraftError if it has layers."""
-        return self._refuse() if len(self) else super().extend(modules)
-
-
-class GraftedDict(_Container, nn.ModuleDict):
-    """A ModuleDict with slots in it. A new one of this class can be filled."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_own(self))
-
-    def __contains__(self, key: str) -> bool:
-        return key in _own(self)
-
-    def keys(self) -> KeysView[str]:
-        """Return the names of the host's own modules."""
-        return _own(self).keys()
-
-    def items(self) -> ItemsView[str, nn.Module]:
-        """Return the host's own modules with their names."""
-        return _own(self).items()
-
-    def values(self) -> ValuesView[nn.Module]:
-        """Return the host's own modules."""
-        return _own(self).values()
-
-    def update(self, modules: Any) -> None:
-        """Fill an empty dict; GraftError if it has layers."""
-        if len(self):
-            self._refuse()
-        for name, module in dict(modules).items():
-            self.add_module(name, module)
-
-
-_CONTAINERS: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
-    (nn.Sequential, GraftedSequential),
-    (nn.ModuleList, GraftedList),
-    (nn.ModuleDict, GraftedDict),
-)
+    __setitem__ = __delitem__ = append = insert = pop = extend = __iadd__ = __imul__ = _refuse
 
 
 def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
     """Return the bases of the class of a grafted module whose class was ``plain``."""
-    for kind, container in _CONTAINERS:
-        if plain is kind:
-            return (container,)
-        if issubclass(plain, kind):
-            return (plain, container)
-    return (plain,)
+    if plain is nn.Sequential:
+        return (GraftedSequential,)
+    return (plain, GraftedSequential) if issubclass(plain, nn.Sequential) else (plain,)
 
 
 def is_never_called(module: nn.Module) -> bool:
@@ -210,6 +154,7 @@ class Family:
             "__doc__": plain.__doc__,
             "__reduce_ex__": _reduce_grafted,
             "__prepare_scriptable__": _refuse_scripting,
+            "named_modules": _host_first,
             "_repr_html_": network_html,
             "_esper_class": (plain, self, places),
         }
@@ -234,6 +179,15 @@ def _new_grafted(plain: type[nn.Module], family: Family, places: tuple[str, ...]
     return grafted.__new__(grafted, *args)
 
 
+def _host_first(
+    module: nn.Module, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the host's modules, then slots: averages of weights pair ``parameters()`` with those from before growth."""
+    plain = type(module)._esper_class[0]  # type: ignore[attr-defined]
+    named = plain.named_modules(module, memo, prefix, remove_duplicate)
+    yield from sorted(named, key=lambda located: is_grown(located[0]))
+
+
 def _refuse_scripting(module: nn.Module) -> NoReturn:
     hint = "torch.jit.trace and torch.export.export take it as it is."
     raise GraftError(Problem("E315", f"a grafted {type(module).__name__} cannot be scripted", hint=hint))
@@ -246,7 +200,7 @@ def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
 MATCH_LIMIT = 256
 """Most modules that one pattern may match; more is probably a mistake."""
 
-_WRAP = "Put the model into a module of your own, and graft that."
+_WRAP = "Put that module into one of your own, such as nn.Sequential(module), and the slot behind that."
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -260,7 +214,7 @@ def graft(
     """Put slots behind modules of ``model``, in place, and return it.
 
     Args:
-        model: any module. Its class changes, and it gets a child ``_esper``; no number changes.
+        model: any module. Its class changes, and each module with a slot gets a child ``_esper``; no number changes.
         slots: names of modules, ``*`` for any part of a name (``"blocks.*.mlp"``), or a mapping from slot names to such
             patterns or to SlotPlace. Without a mapping slots have the names of their modules.
         example: one batch of inputs: a tensor, a tuple of arguments, a mapping of keyword arguments, or one object.
@@ -281,25 +235,31 @@ def graft(
     batch = example if isinstance(example, Example | None) else Example.of(example)
     if batch is not None:
         _refuse_example(model, batch)
-    planned = [Slot(name, place) for name, place in _places(model, slots)]
-    home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
-    home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
-    home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
+    places = dict(_places(model, slots))
     before = None if batch is None else plain_outputs(model, batch)
     with ExitStack() as undo:
-        for module, places in _with_slots_below(model, [slot.at for slot in planned]):
-            undo.callback(setattr, module, "__class__", type(module))
-            _change_class(module, family, places)
-        model.add_module(HOME, home)
-        undo.callback(delattr, model, HOME)
-        for slot in planned:
-            slot.hook = model.get_submodule(slot.at).register_forward_hook(slot)
-            undo.callback(slot.hook.remove)
+        attach_slots(model, places, undo)
         if batch is not None and before is not None:
-            observe(model, home.each(), batch)
+            observe(model, slots_of(model).each(), batch)
             refuse_unlike(model, batch, before)
         undo.pop_all()
     return model
+
+
+def attach_slots(model: nn.Module, places: Mapping[str, SlotPlace], undo: ExitStack) -> None:
+    """Put slots into a model without looking at it; ``undo`` takes them off again."""
+    family, inside = Family(), [place.at for place in places.values()]
+    for module, below in _with_slots_below(model, inside):
+        undo.callback(setattr, module, "__class__", type(module))
+        _change_class(module, family, below)
+    for order, (name, place) in enumerate(places.items()):
+        slot, module = Slot(name, place, order), model.get_submodule(place.at)
+        slot.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
+        slot.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
+        module.add_module(HOME, slot)
+        undo.callback(delattr, module, HOME)
+        slot.hook = module.register_forward_hook(slot)
+        undo.callback(slot.hook.remove)
 
 
 def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
@@ -326,7 +286,7 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
         raise GrowthError(Problem("E336", f"the model has grown: {', '.join(grown)}", hint=hint))
     for slot in slots_of(model).each():
         slot.hook.remove()
-    delattr(model, HOME)
+        delattr(model.get_submodule(slot.at), HOME)
     for module in model.modules():
         module.__class__ = getattr(type(module), "_esper_class", (type(module),))[0]
     return model
@@ -348,10 +308,10 @@ def _refuse_unfit(model: Any) -> None:
     if not isinstance(model, nn.Module):
         message = f"only a torch.nn.Module can be grafted. Received: {type(model).__name__}"
         raise GraftError(Problem("E318", message, hint="Pass the model itself, not its class or its state dict."))
-    if any(isinstance(module, Slots) for module in model.modules()):
-        hint = "Graft all slots in one call, on a fresh model."
+    if is_grafted(model):
+        hint = "Graft all slots in one call, on a fresh model. A Gardener uses those of the model with slots=None."
         raise GraftError(Problem("E310", "this model already has slots", hint=hint))
-    if HOME in vars(model) or any(name == HOME for name, _ in model.named_children()):
+    if any(hasattr(module, HOME) for module in model.modules()):
         hint = "Seeds are stored under that name. Rename it."
         raise GraftError(Problem("E318", f'this model already has an attribute "{HOME}"', hint=hint))
     if any(name == "_orig_mod" for name, _ in model.named_children()):
@@ -375,10 +335,15 @@ def _refuse_example(model: nn.Module, example: Example) -> None:
 
 
 def _with_slots_below(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.Module, tuple[str, ...]]]:
-    """Return the root and every called module between it and a slot, with the slots' names relative to it."""
-    places: dict[str, list[str]] = {"": list(slots)}
+    """Return the modules whose classes change: the root, every called module between it and a slot, and Sequentials.
+
+    Each is returned with the names of the slots below it, relative to it.
+    """
+    places: dict[str, list[str]] = {"": [at for at in slots if at]}
     for at in slots:
         parts = at.split(".")
+        if isinstance(model.get_submodule(at), nn.Sequential):
+            places.setdefault(at, [])
         for depth in range(1, len(parts)):
             places.setdefault(".".join(parts[:depth]), []).append(".".join(parts[depth:]))
     modules = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
@@ -392,20 +357,6 @@ def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) ->
     except Exception as error:
         message = f"the class {plain.__name__} cannot be subclassed: {error}"
         raise GraftError(Problem("E318", message, hint=_WRAP)) from error
-
-
-def is_grafted(model: nn.Module) -> bool:
-    """Return whether ``model`` has slots."""
-    children = model.named_children() if isinstance(model, nn.Module) else ()
-    return any(name == HOME and isinstance(child, Slots) for name, child in children)
-
-
-def slots_of(model: nn.Module) -> Slots:
-    """Return the slots of a grafted model."""
-    if not is_grafted(model):
-        hint = "Call esper_core.graft first, or pass the part that was grafted, such as model.module of a wrapper."
-        raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint=hint))
-    return cast("Slots", getattr(model, HOME))
 
 
 def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
@@ -462,9 +413,9 @@ def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
     if isinstance(module, torch.jit.ScriptModule):
         hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
         return Problem("E315", f'"{name}" is a script module and takes no slot', path=path, hint=hint)
-    if is_never_called(module):
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) or is_never_called(module):
         within = ", ".join(f"{name}.{child}" for child, _ in islice(module.named_children(), 8))
-        message = f'"{name}" is a {type(module).__name__}, which is never called'
+        message = f'"{name}" is a {type(module).__name__}, which only holds modules'
         return Problem("E317", message, path=path, hint=f"It contains: {within or 'nothing'}")
     return None
 
@@ -472,11 +423,7 @@ def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
 def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
     problems: list[Problem] = []
     seen: dict[str, str] = {}
-    keys: dict[str, str] = {}
     for name, module in ((name, place.at) for name, place in places):
-        if (other := keys.setdefault(key_of(name), name)) != name:
-            hint = "Rename one of them."
-            problems.append(Problem("E316", f'the slots "{other}" and "{name}" would have the same key', hint=hint))
         if module in seen:
             message = f'"{module}" would have two slots, "{seen[module]}" and "{name}"'
             problems.append(Problem("E316", message, hint="One slot can keep several seeds: stack."))

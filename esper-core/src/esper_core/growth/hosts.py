@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, observe_places
-from esper_core.growth.grafting import alike, is_grafted, plain_outputs, slots_of
+from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, is_grown, observe_places
+from esper_core.growth.grafting import alike, plain_outputs
 from esper_core.growth.journal import read_network
 from esper_core.growth.rebuilding import plant, rebuild
 from esper_core.growth.seeds import SeedBuilder
-from esper_core.growth.slots import HOME, Slots, host_layers, observe
+from esper_core.growth.slots import Slots, host_layers, is_grafted, observe, slots_of
 from esper_core.growth.trials import audition
 from esper_core.leyline.specs import SlotPlace
 
@@ -60,7 +60,7 @@ class Host:
     @property
     def network(self) -> Network:
         """The journal of its slots, and of the seeds in them."""
-        return read_network(self.slots, type(self.model).__name__)
+        return read_network(self.slots.each(), type(self.model).__name__)
 
     def rebuild(
         self, network: Network, state: Mapping[str, Any], find: Callable[[str], Variety], *, source: str
@@ -83,12 +83,12 @@ class Host:
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters by name, without those of seeds."""
         named = self.model.named_parameters()
-        return {name: parameter for name, parameter in named if not name.startswith(f"{HOME}.")}
+        return {name: parameter for name, parameter in named if not is_grown(name)}
 
     @staticmethod
     def split_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the items of a state dict that are the host's, and those of what grew, below ``prefix``."""
-        grown = {key: value for key, value in state.items() if key.startswith(f"{prefix}{HOME}.")}
+        grown = {key: value for key, value in state.items() if key.startswith(prefix) and is_grown(key)}
         return {key: value for key, value in state.items() if key not in grown}, grown
 
     @contextmanager

@@ -1,24 +1,27 @@
 """Growth journal: which blueprint, in which version, grew where and when.
 
 It is plain data. With it and the tensors of the state dict a new process builds the same network, so it is stored in
-every state dict of a grown model, as bytes under one key. A state dict of a model with other growth is refused.
+every state dict of a grown model, as bytes: each slot in which something grew has a key, below the module that it is
+behind. So the state dict of a part has the journal of that part. A state dict of a model with other growth is refused.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import torch
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
+from esper_core.growth.dry_runs import HOME
 from esper_core.growth.examples import OutputPart  # noqa: TC001  pydantic reads it
 from esper_core.growth.seeds import Alpha, Presence
-from esper_core.growth.slots import HOME, JOURNAL
+from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
@@ -30,14 +33,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from esper_core.growth.seeds import Seed
-    from esper_core.growth.slots import Slot, Slots
+    from esper_core.growth.slots import Slot
 
 MAX_BYTES: Final = 2**26
 """Size of the largest journal that is read; one seed takes about 600 bytes."""
 
+log = logging.getLogger("esper")
+
 _SOURCE: Final = "the state dict"
 _CHANGED: Final = "The file is incomplete, was changed, or is another file."
-_STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {HOME}.{JOURNAL}, which is text."
+_KEY: Final = f"{HOME}.{JOURNAL}"
+_STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {_KEY}, which is text."
+_WIDTH: Final = 1024
+"""A journal in a state dict has a multiple of this length: torch.distributed.checkpoint loads a tensor into one of the
+same size, and a later journal differs from an earlier one by some digits."""
 
 _DIMENSIONS: Final[dict[SiteKind, int]] = {"vector": 1, "sequence": 2, "tokens": 2, "image": 3}
 
@@ -115,6 +124,7 @@ class SlotEntry:
         embargo: steps until it is free again.
         output: the part of the module's output on which it acts; None: all of it.
         inputs: features that its module gets, if they are known.
+        order: its place among the slots of one ``graft``.
     """
 
     __pydantic_config__ = RECORD
@@ -127,6 +137,7 @@ class SlotEntry:
     embargo: Count
     output: OutputPart | None = None
     inputs: Count | None = None
+    order: Count = 0
 
     @property
     def key(self) -> str | int | None:
@@ -139,9 +150,6 @@ class Network:
     """The slots of a model, whose class is called ``model``, and the seeds in them in the order in which they act."""
 
     __pydantic_config__ = RECORD
-    KEY: ClassVar[str] = f"{HOME}.{JOURNAL}"
-    """Its key in a state dict."""
-
     model: str
     slots: tuple[SlotEntry, ...]
     seeds: tuple[Growth, ...]
@@ -163,7 +171,7 @@ class Network:
         """Return the network of a journal, as JSON from ``source``, and what stands ``beside`` it under these keys.
 
         Raises:
-            GrowthError: It is too large or too deep, invalid, or of a newer esper-core.
+            GrowthError: It is too large or too deep, invalid, or of another esper-core.
         """
         if len(text) > MAX_BYTES:
             raise cls.invalid(source, f"It has {len(text):,} bytes, and {MAX_BYTES:,} are read", hint)
@@ -171,19 +179,52 @@ class Network:
             record = TypeAdapter(dict[str, Any]).validate_json(text)
             extra = {key: record.pop(key, None) for key in beside}
             written_format = record.get("format")
-            if type(written_format) is int and written_format > GROWTH_FORMAT:
+            if type(written_format) is int and 0 < written_format != GROWTH_FORMAT:
                 message = f"{source} has the format {written_format}, and this esper-core reads {GROWTH_FORMAT}"
-                upgrade = "It was written by a newer one:  pip install -U esper-core"
-                raise GrowthError(Problem("E331", message, hint=upgrade))
+                remedy = "It was written by a newer one:  pip install -U esper-core"
+                if written_format < GROWTH_FORMAT:
+                    remedy = "It was written by an older one: grow the network again, or load it with that version."
+                raise GrowthError(Problem("E331", message, hint=remedy))
             return _adapter().validate_json(json.dumps(record), strict=True), extra
         except ValidationError as error:
             raise cls.invalid(source, _first_mistake(error), hint) from error
 
     @classmethod
     def in_state(cls, state: Mapping[str, Any], prefix: str = "") -> Network | None:
-        """Return the network of a state dict; None if it has no journal, because nothing had grown."""
-        entry = state.get(prefix + cls.KEY)
-        return None if entry is None else _parse_entry(entry)
+        """Return what a state dict has below ``prefix``; None if it has no journal, because nothing had grown."""
+        parts = [
+            (key[len(prefix) :].removesuffix(_KEY).removesuffix("."), _parse_entry(entry))
+            for key, entry in state.items()
+            if key.startswith(prefix) and cls.has_key(key)
+        ]
+        if not parts:
+            return None
+        parts.sort(key=lambda part: part[1].slots[0].order)
+        places = [at for at, part in parts for _ in part.seeds]
+        names = dict(
+            zip((at for at, _ in parts), distinct_names([(part.slots[0].name, at) for at, part in parts]), strict=True)
+        )
+        seeds = [seed for _, part in parts for seed in part.seeds]
+        numbers = distinct_numbers([seed.number for seed in seeds])
+        return Network(
+            "",
+            tuple(replace(part.slots[0], at=at, name=names[at]) for at, part in parts),
+            tuple(
+                replace(seed, at=at, slot=names[at], number=number)
+                for seed, at, number in zip(seeds, places, numbers, strict=True)
+            ),
+        )
+
+    def below(self, prefix: str) -> Network:
+        """Return the network of the part whose modules have this prefix."""
+        slots = tuple(replace(slot, at=slot.at[len(prefix) :]) for slot in self.slots if slot.at.startswith(prefix))
+        seeds = [replace(seed, at=seed.at[len(prefix) :]) for seed in self.seeds if seed.at.startswith(prefix)]
+        return replace(self, slots=slots, seeds=tuple(seeds))
+
+    @staticmethod
+    def has_key(key: str) -> bool:
+        """Return whether a key of a state dict is that of a journal."""
+        return key == _KEY or key.endswith(f".{_KEY}")
 
     @staticmethod
     def invalid(source: str, why: str, hint: str = _CHANGED) -> GrowthError:
@@ -194,8 +235,7 @@ class Network:
         """Return whether a state dict, whose journal is ``saved``, can be loaded into this network."""
         if saved is None:
             return not self.seeds
-        phases = [[_training_phase(seed) for seed in network.seeds] for network in (saved, self)]
-        return _built(saved) == _built(self) and phases[0] == phases[1]
+        return _forms(saved) == _forms(self)
 
 
 def _check_network(network: Network) -> Network:
@@ -250,8 +290,9 @@ def _adapter() -> TypeAdapter[Network]:
     return TypeAdapter(Annotated[Network, AfterValidator(_check_network)])
 
 
-def read_network(slots: Slots, model: str) -> Network:
-    """Return what has grown in the slots of a model, whose class is called ``model``."""
+def read_network(slots: Iterable[Slot], model: str) -> Network:
+    """Return what has grown in these slots of a model, whose class is called ``model``."""
+    slots = tuple(slots)
     entries = tuple(
         SlotEntry(
             name=slot.name,
@@ -263,10 +304,11 @@ def read_network(slots: Slots, model: str) -> Network:
             embargo=slot.embargo,
             output=slot.part,
             inputs=None if slot.site is None else slot.site.inputs or None,
+            order=slot.order,
         )
-        for slot in slots.each()
+        for slot in slots
     )
-    return Network(model, entries, tuple(_growth(slot, seed) for slot in slots.each() for seed in slot.stack))
+    return Network(model, entries, tuple(_growth(slot, seed) for slot in slots for seed in slot.stack))
 
 
 def _growth(slot: Slot, seed: Seed) -> Growth:
@@ -313,16 +355,17 @@ def _first_mistake(error: ValidationError) -> str:
     return f"{path or 'the journal'}: {first['msg']}{received[:80]}"
 
 
-def add_to_state_dict(slots: Slots, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Put the journal into a state dict if there are seeds; a state dict post-hook."""
-    network = read_network(slots, "")
-    if network.seeds:
-        text = json.dumps(asdict(network)).encode()
-        state[prefix + JOURNAL] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+def add_to_state_dict(slot: Slot, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Put the journal of a slot into a state dict if it has seeds; a state dict post-hook."""
+    if len(slot.seeds):
+        here = read_network([slot], "").below(slot.at)  # where it is, is in the key
+        text = json.dumps(asdict(here)).encode()
+        padded = text.ljust(-(-len(text) // _WIDTH) * _WIDTH)
+        state[prefix + JOURNAL] = torch.frombuffer(bytearray(padded), dtype=torch.uint8)
 
 
 def take_from_state_dict(
-    slots: Slots,
+    slot: Slot,
     state: dict[str, Any],
     prefix: str,
     metadata: Any,
@@ -331,23 +374,26 @@ def take_from_state_dict(
     unexpected: list[str],
     errors: list[str],
 ) -> None:
-    """Take the journal out of a state dict and set stages and alphas by it; a load-state-dict pre-hook.
+    """Take the journal of a slot out of a state dict, and set stages and alphas by it; a load-state-dict pre-hook.
 
     A journal of another network is an error; torch calls hooks with ``strict`` for each load. A journal that is missing
-    although something has grown is a missing key, which torch reports in strict mode.
+    although something has grown is a missing key, which torch reports in strict mode alone; so it is logged, too.
     """
     entry = state.pop(prefix + JOURNAL, None)
-    if entry is None:
-        missing += [prefix + JOURNAL] if any(len(slot.seeds) for slot in slots.each()) else []
-        return
     try:
-        saved = _parse_entry(entry)
-        _refuse_other(saved, read_network(slots, ""))
+        if entry is not None:
+            saved = _parse_entry(entry)
+            _refuse_other(saved, read_network([slot], ""))
+            for seed, growth in zip(slot.stack, saved.seeds, strict=True):
+                resume(seed, growth)
+        elif len(slot.seeds):
+            missing.append(prefix + JOURNAL)
+            _refuse_other(Network("", (), ()), read_network([slot], ""))
     except GrowthError as error:
-        errors += [str(error)] if strict else []
-        return
-    for seed, growth in zip((seed for slot in slots.each() for seed in slot.stack), saved.seeds, strict=True):
-        resume(seed, growth)
+        if entry is None:
+            log.warning("%s", error)
+        else:
+            errors.append(str(error))
 
 
 def _parse_entry(entry: Any) -> Network:
@@ -356,13 +402,16 @@ def _parse_entry(entry: Any) -> Network:
         received = f"{entry.dtype}, shape {tuple(entry.shape)}" if isinstance(entry, Tensor) else type(entry).__name__
         why = f"{JOURNAL} is not a row of bytes. Received: {received}"
         raise Network.invalid(_SOURCE, why, _STATE_DICT)
-    return Network.parse(bytes(entry.tolist()), source=_SOURCE, hint=_STATE_DICT)[0]
+    network = Network.parse(bytes(entry.tolist()), source=_SOURCE, hint=_STATE_DICT)[0]
+    if len(network.slots) != 1:
+        raise Network.invalid(_SOURCE, f"{JOURNAL} is not that of one slot", _STATE_DICT)
+    return network
 
 
 def _refuse_other(saved: Network, current: Network) -> None:
     """Raise GrowthError if a state dict is not for the network that has grown here."""
     hint = "Call esper_grow.load(model, state) with a new model, instead of load_state_dict."
-    if _built(saved) != _built(current):
+    if [_build(seed) for seed in saved.seeds] != [_build(seed) for seed in current.seeds]:
         message = f"the state dict is of a network with {_listed(saved)}, and this one has {_listed(current)}"
         raise GrowthError(Problem("E334", message, hint=hint))
     for before, now in zip(saved.seeds, current.seeds, strict=True):
@@ -374,8 +423,12 @@ def _refuse_other(saved: Network, current: Network) -> None:
             raise GrowthError(Problem("E334", message, hint=hint))
 
 
-def _built(network: Network) -> list[tuple[Any, ...]]:
-    return [(seed.slot, seed.blueprint, seed.version, seed.blend, seed.identity) for seed in network.seeds]
+def _forms(network: Network) -> list[Any]:
+    return [(seed.at, _build(seed), _training_phase(seed)) for seed in network.seeds]
+
+
+def _build(seed: Growth) -> tuple[Any, ...]:
+    return seed.blueprint, seed.version, seed.blend, seed.identity
 
 
 def _training_phase(seed: Growth) -> tuple[bool, bool, Presence]:

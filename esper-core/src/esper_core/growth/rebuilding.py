@@ -7,18 +7,20 @@ its fossils: the same capacity from the start, without growth.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from esper_core.growth.dry_runs import device_of, dtype_of
-from esper_core.growth.grafting import graft, is_grafted, slots_of
+from esper_core.growth.dry_runs import HOME, device_of, dtype_of, home_of, is_grown
+from esper_core.growth.grafting import attach_slots
 from esper_core.growth.journal import DTYPES, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import describe_error
 from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder
 from esper_core.growth.serialization import describe_mismatch, form_of
-from esper_core.growth.slots import HOME, JOURNAL, key_of
+from esper_core.growth.slots import is_grafted, slots_of
 from esper_core.leyline.actions import Action, Blend, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
@@ -46,7 +48,19 @@ def rebuild(
     Raises:
         GrowthError: something does not fit; the model is then unchanged.
     """
-    tensors = {key: value for key, value in state.items() if key != f"{HOME}.{JOURNAL}"}
+    # A module with several names has its keys, and a journal, below each.
+    aliases = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    aliases -= {name for name, _ in model.named_modules()}
+    network = replace(
+        network,
+        slots=tuple(slot for slot in network.slots if slot.at not in aliases),
+        seeds=tuple(seed for seed in network.seeds if seed.at not in aliases),
+    )
+    tensors = {
+        key: value
+        for key, value in state.items()
+        if not network.has_key(key) and key.partition(f".{HOME}.")[0] not in aliases
+    }
     seeds = _build_seeds(model, network, tensors, find, source)
     expected = {key: form_of(value) for key, value in model.state_dict().items()}
     for prefix, _, seed in seeds:
@@ -58,9 +72,11 @@ def rebuild(
     # ``load_state_dict`` writes in place, and may raise half-way.
     before = [(value, value.clone()) for value in model.state_dict().values() if isinstance(value, Tensor)]
     try:
-        model.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(f"{HOME}.")})
+        model.load_state_dict({key: value for key, value in tensors.items() if not is_grown(key)})
         if not is_grafted(model):
-            graft(model, network.places())
+            with ExitStack() as undo:
+                attach_slots(model, network.places(), undo)
+                undo.pop_all()
     except BaseException:
         for value, copy in before:
             value.copy_(copy)
@@ -92,7 +108,7 @@ def _build_seeds(
         grown = any(len(slot.seeds) for slot in slots_of(model).each())
         if grown or grafted_slots != {place.name: place.at for place in network.slots}:
             raise _does_not_fit(model, source, "It has other slots, or has grown. Load into a new host.")
-    module_names = {name for name, _ in model.named_modules() if name}
+    module_names = {name for name, _ in model.named_modules()}
     for place in network.slots:
         if place.at not in module_names:
             hint = f'Slot "{place.name}" is behind "{place.at}", which does not exist. Build the host as it was.'
@@ -100,7 +116,7 @@ def _build_seeds(
     seeds: list[tuple[str, str, Seed]] = []
     places = dict.fromkeys((slot.name for slot in network.slots), 0)
     for growth in network.seeds:
-        prefix = f"{HOME}.{key_of(growth.slot)}.seeds.{places[growth.slot]}."
+        prefix = f"{home_of(growth.at)}.seeds.{places[growth.slot]}."
         places[growth.slot] += 1
         seeds.append((prefix, growth.slot, _build_seed(growth, find(growth.blueprint), model, tensors, source)))
     return seeds
@@ -145,7 +161,7 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
 
 def _dtype(growth: Growth, tensors: Mapping[str, Any]) -> torch.dtype | None:
     """Return the dtype in which the seeds of a slot computed; None if they have no floating-point tensors."""
-    prefix = f"{HOME}.{key_of(growth.slot)}."
+    prefix = f"{home_of(growth.at)}."
     dtypes = (value.dtype for key, value in tensors.items() if key.startswith(prefix) and isinstance(value, Tensor))
     return next((dtype for dtype in dtypes if dtype.is_floating_point), None)
 
@@ -162,7 +178,7 @@ def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed
         if place.dtypes is not None:
             slot.dtypes = DTYPES[place.dtypes[0]], DTYPES[place.dtypes[1]]
         slot.part = place.output
-        slot.embargo, slot.state = place.embargo, _state(slot, place.embargo)
+        slot.embargo, slot.state, slot.order = place.embargo, _state(slot, place.embargo), place.order
 
 
 def _state(slot: Slot, embargo: int) -> SlotState:

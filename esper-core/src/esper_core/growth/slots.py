@@ -5,17 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
+from esper_core.growth.dry_runs import HOME as HOME, dtype_of, home_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seed_faults import SeedFault, describe_error
 from esper_core.growth.seeds import Presence
-from esper_core.leyline.errors import one_line, plural
+from esper_core.leyline.errors import GraftError, Problem, one_line, plural
 from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
@@ -35,20 +36,24 @@ if TYPE_CHECKING:
 
 
 JOURNAL: Final = "for_esper_grow.load"
-"""Key of the growth journal in a state dict, below HOME."""
+"""Key of the growth journal in a state dict, below the slot: what to call is all that an ungrown host reports."""
 
 
 class Slot(nn.Module):
     """A place where seeds grow, one after the other: fossils first, then the living seed, or those of a nursery.
 
-    The slot is itself the forward hook of the module that it is behind. So a deep copy of the model has a copy of the
-    slot, ``.to()`` moves its seeds, and an empty slot adds no key to the state dict and no arithmetic.
+    The slot is the forward hook of the module that it is behind, and a child of it. So whatever is done with that
+    module, or one around it, is done with the seeds: copies, moves, state dicts, freezing. An empty slot adds no key to
+    the state dict and no arithmetic.
     """
 
-    def __init__(self, name: str, place: SlotPlace) -> None:
+    def __init__(self, name: str, place: SlotPlace, order: int) -> None:
         super().__init__()
         self.name = name
+        self.order = order
+        """Its place among the slots of one ``graft``."""
         self.at = place.at
+        """The name of its module, in the model whose slots were asked for last."""
         self.kind = place.kind
         self.limit = place.stack
         self.output = place.output
@@ -68,8 +73,15 @@ class Slot(nn.Module):
         self.entered: Callable[[Seed], AbstractContextManager[object]] = _unobserved
         """Called where the code of a seed begins to run; an engine notes there which seed that is."""
 
-    def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    @property
+    def for_esper_grow(self) -> SimpleNamespace:
+        """Where ``load`` stands in the key of the journal: torch.distributed.checkpoint looks attributes up by keys."""
+        return SimpleNamespace(load=None)
+
+    def forward(self, module: Any, args: tuple[Any, ...] | None = None, output: Any = None) -> Any:
         """Return ``output`` with the seeds applied; None, which keeps it, if none acts."""
+        if args is None:  # a module that calls each of its children calls its slot, too
+            return module
         original = hidden = output if self.part is None else self.part.of(output)
         inputs = args[0] if args else None
         for seed in self.stack:
@@ -88,11 +100,6 @@ class Slot(nn.Module):
         seeds = ", ".join(f"{seed.blueprint} {seed.stage}" for seed in self.stack)
         return f"<{one_line(f'Slot {self.name} behind {self.at}: {seeds or self.state}')}>"
 
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
-        layer = HostLayer(name=self.at, kind="", parameters=0, slots=(self.name,))
-        return html_of("network", _as_data(f"Slot {self.name}", [layer], {self.name: self}))
-
     @property
     def place(self) -> SlotPlace:
         """Where it is, as ``graft`` takes it."""
@@ -101,7 +108,7 @@ class Slot(nn.Module):
     def _strength(self, seed: Seed) -> float:
         if self._disabled and seed.stage is not Stage.FOSSILISED:
             return 0.0
-        tried = seed.number == self._tried
+        tried = self._tried is not None and seed.number == self._tried  # in this order: compilers guard what is read
         if tried and seed.stage in INCUBATING:
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
@@ -193,44 +200,74 @@ def _unobserved(seed: Seed) -> AbstractContextManager[object]:  # a function of 
     return nullcontext()
 
 
-class Slots(nn.ModuleDict):
-    """All slots of a model, in the order of ``graft``; a child of the model, called ``_esper``."""
+class Slots:
+    """The slots in a model, in the order of ``graft``: a view, made anew by each ``slots_of``.
 
-    def forward(self, hidden: Any) -> Any:
-        """Return ``hidden``: a Sequential calls each of its children, and so this one."""
-        return hidden
+    Modules that were grafted apart may meet in one model. Slots of one name are then told apart by their modules, and
+    seeds of one number get further ones.
+    """
 
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
-        layers = [HostLayer(name=slot.at, kind="", parameters=0, slots=(slot.name,)) for slot in self.each()]
-        slots = {slot.name: slot for slot in self.each()}
-        return html_of("network", _as_data(plural(len(slots), "slot"), layers, slots))
+    def __init__(self, model: nn.Module) -> None:
+        located = [(path, module) for path, module in model.named_modules() if isinstance(module, Slot)]
+        slots = sorted((slot for _, slot in located), key=lambda slot: slot.order)  # stable: else as in the model
+        for path, slot in located:
+            if home_of(slot.at) != path:
+                slot.at = path.removesuffix(HOME).removesuffix(".")
+        for slot, name in zip(slots, distinct_names([(slot.name, slot.at) for slot in slots]), strict=True):
+            slot.name = name
+        seeds = [seed for slot in slots for seed in slot.stack]
+        for seed, number in zip(seeds, distinct_numbers([seed.number for seed in seeds]), strict=True):
+            seed.number = number
+        self._by_name = {slot.name: slot for slot in slots}
 
     def each(self) -> tuple[Slot, ...]:
         """Return the slots."""
-        return cast("tuple[Slot, ...]", tuple(self.values()))
+        return tuple(self._by_name.values())
 
     def named(self, name: str) -> Slot:
-        """Return the slot of this name; the key of a module has slashes for its dots."""
-        return cast("Slot", self[key_of(name)])
+        """Return the slot of this name."""
+        return self._by_name[name]
 
     def matching(self, pattern: str) -> list[Slot]:
         """Return the slots of this name, or whose names fit a pattern such as ``blocks.*.mlp``."""
         return [slot for slot in self.each() if slot.name == pattern or matches(slot.name, pattern)]
 
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters of the seeds, with names that begin with those of their slots."""
+        for slot in self.each():
+            yield from slot.named_parameters(prefix=slot.name)
 
-_TAKEN = frozenset(dir(Slots()))
-"""Attributes of the module, which no child can be named after."""
 
+def distinct_names(places: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a name for each slot, from the name that it has and the module that it is behind.
 
-def key_of(name: str) -> str:
-    """Return the key in ``Slots`` of a slot's name.
-
-    >>> key_of("blocks.0"), key_of("values")
-    ('blocks/0', 'values_')
+    >>> distinct_names([("stem", "a.stem"), ("stem", "b.stem")])
+    ['stem', 'stem:b.stem']
     """
-    key = name.replace(".", "/")
-    return f"{key}_" if key in _TAKEN else key
+    names = [name for name, _ in places]
+    return [name if names.index(name) == place else f"{name}:{at}" for place, (name, at) in enumerate(places)]
+
+
+def distinct_numbers(numbers: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of seeds, or other ones if some occur twice.
+
+    >>> list(distinct_numbers([0, 2])), list(distinct_numbers([0, 2, 0]))
+    ([0, 2], [0, 1, 2])
+    """
+    return numbers if len({*numbers}) == len(numbers) else range(len(numbers))
+
+
+def is_grafted(model: nn.Module) -> bool:
+    """Return whether a module has slots, or is in front of one."""
+    return isinstance(model, nn.Module) and any(isinstance(module, Slot) for module in model.modules())
+
+
+def slots_of(model: nn.Module) -> Slots:
+    """Return the slots of a grafted model, or of a part of one."""
+    if not is_grafted(model):
+        hint = "Call esper_core.graft first."
+        raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint=hint))
+    return Slots(model)
 
 
 def matches(module: str, pattern: str) -> bool:
@@ -271,8 +308,8 @@ def host_parameters(model: nn.Module) -> list[nn.Parameter]:
         >>> len(host_parameters(nn.Linear(4, 4)))
         2
     """
-    homes = [module for module in model.modules() if isinstance(module, Slots)]
-    grown = {id(parameter) for home in homes for parameter in home.parameters()}
+    slots = [module for module in model.modules() if isinstance(module, Slot)]
+    grown = {id(parameter) for slot in slots for parameter in slot.parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in grown]
 
 
@@ -282,11 +319,7 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
     A layer is a child of the model that has parameters or slots. One that has slots inside is replaced by its own
     children.
     """
-    behind: dict[str, list[str]] = {}
-    for module in model.modules():
-        if isinstance(module, Slots):
-            for slot in module.each():
-                behind.setdefault(slot.at, []).append(slot.name)
+    behind = {slot.at: slot.name for slot in Slots(model).each()}
     layers: list[HostLayer] = []
 
     def walk(module: nn.Module, path: str) -> None:
@@ -297,13 +330,15 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
             if any(at.startswith(f"{inner}.") for at in behind):
                 walk(child, inner)
                 continue
-            slots, parameters = tuple(behind.pop(inner, ())), sum(parameter.numel() for parameter in child.parameters())
+            slots = (behind.pop(inner),) if inner in behind else ()
+            parameters = sum(parameter.numel() for parameter in host_parameters(child))
             if parameters or slots:
-                parts = child.children() if type(child) is nn.Sequential and len(child) else [child]
-                kind = ", ".join(type(part).__name__ for part in parts)
+                grouped = isinstance(child, nn.Sequential) and type(child).__name__ == "Sequential"
+                parts = [part for name, part in child.named_children() if grouped and name != HOME]
+                kind = ", ".join(type(part).__name__ for part in parts or [child])
                 layers.append(HostLayer(name=inner, kind=kind, parameters=parameters, slots=slots))
-        if layers and (slots := tuple(behind.pop(path, ()))):
-            layers[-1] = replace(layers[-1], slots=layers[-1].slots + slots)
+        if layers and path in behind:
+            layers[-1] = replace(layers[-1], slots=(*layers[-1].slots, behind.pop(path)))
 
     walk(model, "")
     return tuple(layers)
@@ -311,13 +346,13 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
 
 def network_html(model: nn.Module) -> str | None:
     """Return what a notebook shows of a grafted model: its layers, slots and seeds; None if nothing can draw it."""
-    homes = [module for module in model.modules() if isinstance(module, Slots)]
-    if not homes:
+    slots = Slots(model).each()
+    if not slots:
         return None
     host = sum(parameter.numel() for parameter in host_parameters(model))
     grown = sum(parameter.numel() for parameter in model.parameters()) - host
     title = f"{type(model).__name__}: {plural(host, 'parameter')}, and {grown:,} in seeds"
-    return html_of("network", _as_data(title, host_layers(model), {s.name: s for home in homes for s in home.each()}))
+    return html_of("network", _as_data(title, host_layers(model), {slot.name: slot for slot in slots}))
 
 
 def _as_data(title: str, layers: Iterable[HostLayer], slots: Mapping[str, Slot]) -> dict[str, Any]:

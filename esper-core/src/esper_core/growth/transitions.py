@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from esper_core.growth.dry_runs import device_of
+from esper_core.growth.dry_runs import device_of, home_of
 from esper_core.growth.random_streams import GENERATOR_LOCK
 from esper_core.growth.seed_faults import SeedFault
 from esper_core.growth.seeds import Presence
-from esper_core.growth.slots import HOME, key_of
 from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
@@ -218,7 +217,7 @@ def transaction(
     try:
         yield
         if misowned := keeper.misowned(model):
-            prefixes = {slot.name: f"{HOME}.{key_of(slot.name)}." for slot in living}
+            prefixes = {slot.name: f"{home_of(slot.at)}." for slot in living}
             culprits = [
                 name for name, prefix in prefixes.items() if any(parameter.startswith(prefix) for parameter in misowned)
             ]

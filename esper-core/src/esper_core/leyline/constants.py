@@ -10,7 +10,7 @@ API_LEVEL: Final = 1
 EVENT_FORMAT: Final = 2
 """Version of the event format in events.jsonl."""
 
-GROWTH_FORMAT: Final = 2
+GROWTH_FORMAT: Final = 3
 """Version of the growth journal. 1 had no slots on parts of outputs."""
 
 CHECKPOINT_SHARE: Final = 0.02

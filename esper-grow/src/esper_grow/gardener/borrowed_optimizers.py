@@ -289,7 +289,8 @@ class BorrowedOptimizers(OptimizerKeeper):
         host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in positions]
         names = list(self._host.parameters())
         order = [name for name, _ in self._model.named_modules()]
-        last = order.index(at) + sum(name.startswith(f"{at}.") for name in order)
+        inside = [order.index(name.rpartition(".")[0]) for name in names if name.startswith(f"{at}.")]
+        last = max(inside, default=order.index(at))
 
         def distance(entry: tuple[str, nn.Parameter]) -> tuple[bool, bool, int]:
             name, candidate = entry

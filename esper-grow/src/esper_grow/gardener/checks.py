@@ -119,13 +119,11 @@ def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:
     return ", ".join(sorted(f"{dtype} on {device}".removeprefix("torch.") for dtype, device in forms))
 
 
-def refuse_lost_slots(model: nn.Module) -> None:
+def refuse_lost_slots(model: nn.Module, slots: Iterable[Any]) -> None:
     """Raise GrowthError (E358) if a module was replaced, so that its slot acts no more."""
-    modules = dict(model.named_modules())
-    for slot in Host(model).slots.each():
-        if slot.at not in modules or not any(
-            hook is slot for hook in vars(modules[slot.at])["_forward_hooks"].values()
-        ):
+    acting = {id(hook) for module in model.modules() for hook in vars(module)["_forward_hooks"].values()}
+    for slot in slots:
+        if id(slot) not in acting:
             message = f'the module "{slot.at}" was replaced, and slot "{slot.name}" acts no more'
             hint = "Change the layers of the model before the Gardener is made; weights can be copied into a layer."
             raise GrowthError(Problem("E358", message, hint=hint))

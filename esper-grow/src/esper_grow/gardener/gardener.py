@@ -227,7 +227,7 @@ class Gardener:
         self._refuse_closed()
         refuse_ranks()
         self._feed.refuse_untrained()
-        refuse_lost_slots(self.model)
+        refuse_lost_slots(self.model, self._environment.network.garden.slots.values())
         self._form.refuse_other(branched=bool(self._environment.network.garden.incubating), thorough=True)
         with without_trace(self.model):
             result = self._stepper.advance(self._environment.steps)

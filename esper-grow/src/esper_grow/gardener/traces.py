@@ -128,10 +128,10 @@ class HostAutocast:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        slots = Host(model).slots
-        self.slots = id(slots)
-        """The id of the slots of the model, by which a copy of the model with a copy of this hook is told from it."""
-        module = model.get_submodule(slots.each()[0].at)
+        slot = Host(model).slots.each()[0]
+        self.slot = id(slot)
+        """The id of the first slot, by which a copy of the model with a copy of this hook is told from it."""
+        module = model.get_submodule(slot.at)
         self._device = Host(model).device.type
         self.dtype: torch.dtype | None = None
         """The dtype of the latest pass; None without autocast."""
@@ -145,10 +145,10 @@ class HostAutocast:
     @staticmethod
     def is_on(model: nn.Module) -> bool:
         """Return whether a grafted model has such a hook, so that a Gardener is at work on it."""
-        slots = Host(model).slots
-        hooks = vars(model.get_submodule(slots.each()[0].at))["_forward_pre_hooks"].values()
+        slot = Host(model).slots.each()[0]
+        hooks = vars(model.get_submodule(slot.at))["_forward_pre_hooks"].values()
         owners = (getattr(hook, "__self__", None) for hook in hooks)
-        return any(isinstance(owner, HostAutocast) and owner.slots == id(slots) for owner in owners)
+        return any(isinstance(owner, HostAutocast) and owner.slot == id(slot) for owner in owners)
 
     def __call__(self) -> AbstractContextManager[Any]:
         """Return a context in which the model computes as the host did."""

@@ -130,7 +130,7 @@ class Grow(GrowsModel, pl.Callback):
         )
         _renew_averages(trainer, pl_module)
         for average, grown in zip(_averages(trainer), self._state.get("averages", ()), strict=False):
-            average.module.load_state_dict(grown, strict=False)
+            average.module.load_state_dict({**average.module.state_dict(), **grown})
         if "random" in self._state:
             _set_random_numbers(self._state["random"])
         self._state = {}
@@ -284,7 +284,7 @@ def _renew_averages(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     for average in _averages(trainer):
         before = average.module
         average.module = deepcopy(module).to(next(before.parameters()).device)
-        average.module.load_state_dict(Host.split_state(before.state_dict())[0], strict=False)
+        average.module.load_state_dict({**average.module.state_dict(), **Host.split_state(before.state_dict())[0]})
         kept = {seed.number: seed for seed in _seeds(before) if seed.stage is Stage.FOSSILISED}
         for seed in _seeds(average.module):
             if seed.number in kept:

@@ -226,9 +226,17 @@ def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
     finally:
         logging.set_verbosity(before)
     state = dict(model.state_dict())
+    saved: dict[str, Tensor] = {}
     for file in sorted(Path(folder).glob("model*.safetensors")):
-        state |= load_file(file)
-    grow_as(model, state)
+        saved |= load_file(file)
+    # As from_pretrained does: a model with a head has its base below a prefix, and each loads from the other's files.
+    prefix = f"{model.base_model_prefix}."
+    if not any(key.startswith(prefix) for key in state):
+        saved = {key.removeprefix(prefix): value for key, value in saved.items()}
+    elif not any(key.startswith(prefix) for key in saved):
+        saved = {prefix + key: value for key, value in saved.items()}
+    grown = Host.split_state(saved)[1]
+    grow_as(model, state | {key: value for key, value in saved.items() if key in state or key in grown})
     return model
 
 
@@ -252,7 +260,7 @@ class _HostState:
         self._model = model
 
     def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        grown = {id(parameter) for parameter in Host(self._model).slots.parameters()}
+        grown = {id(parameter) for _, parameter in Host(self._model).slots.named_parameters()}
         host_state = {**state, "state": dict(state["state"]), "param_groups": []}
         for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
             places = list(zip(group["params"], saved["params"], strict=True))

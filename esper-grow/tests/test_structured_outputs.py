@@ -25,7 +25,7 @@ def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
         again = load(Host(kind), source, plugins=plugins)
         assert torch.equal(again(EXAMPLE), model(EXAMPLE))
         assert slots_of(again).named("here").part == slots_of(model).named("here").part
-        observe(again, slots_of(again).each(), EXAMPLE)
+        observe(again, EXAMPLE)
 
 
 WITHOUT_ESPER = """

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, Run
 from esper_core.telemetry import encode
 from esper_run import load_run
 from esper_watch import notebook, pages
+from tests.support.core_worlds import add_seed
 from tests.support.html_pages import Page
 
 
@@ -132,29 +134,18 @@ def test_a_long_run_of_many_arms_stays_small(unfinished):
 HOSTILE = "<b onload=x>&'\x1b\u202e"
 
 
-@pytest.fixture
-def grafted():
-    """A grafted model, and the data of its slots with what grew there."""
-    model = graft(
-        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), {"early": "0", "late": "1"}, example=torch.randn(2, 8)
-    )
-    seed = {"blueprint": HOSTILE, "alpha": 0.4, "parameters": 72}
-    seeds = [
-        {**seed, "stage": "fossilised"},
-        {**seed, "stage": "blending"},
-    ]
-    slot = {"name": HOSTILE, "state": "occupied", "site": "vector of 8", "seeds": seeds}
-    layer = {"name": HOSTILE, "kind": HOSTILE, "parameters": 72, "slots": [slot]}
-    return model, {"title": HOSTILE, "layers": [layer]}
-
-
-def test_a_grafted_model_shows_layers_slots_and_what_grows(grafted):
-    model, grown = grafted
+def test_a_grafted_model_shows_layers_slots_and_what_grows():
+    model = nn.Sequential(OrderedDict({HOSTILE: nn.Linear(8, 8), "last": nn.Linear(8, 2)}))
+    graft(model, {"early": HOSTILE, "late": "last"}, example=torch.randn(2, 8))
     text = Page(model._repr_html_()).text
-    for phrase in ("Sequential: 90 parameters, and 0 in seeds", "0 Linear 72", "slot early vector of 8; nothing grows"):
+    for phrase in ("Sequential: 90 parameters, and 0 in seeds", "Linear 72", "slot early vector of 8; nothing grows"):
         assert phrase in text
-    page = Page(notebook.network_html(grown))
+    seeds = [add_seed(model, "early", fossil=True), add_seed(model, "early")]
+    for seed in seeds:
+        seed.blueprint = HOSTILE
+    seeds[1].alpha.aim(0.4, 0)
+    page = Page(model._repr_html_())
     assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td", "svg", "rect"}
     assert "kept 72" in page.text
-    assert "blending at 40 % 72" in page.text
+    assert "holding at 40 % 72" in page.text
     assert "\x1b" not in page.text

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from esper_core.governor import Act, MemoryBudget
-from esper_core.growth import Transition
+from esper_core.growth import Transition, slots_of
 from esper_core.leyline import Action, Cause, Gain, Level, Op, Reason, Stage, Verdict
 from esper_core.leyline.constants import FIRST_LOOK
 from esper_run.app.compose import StudyContext
@@ -311,7 +311,13 @@ ROWS = [
     Row("task.settings", "task.settings.noise=0.0", has_zeros, False, True),
     Row("host.use", "host=cnn1d", host_class, "PointwiseMlp", "Convolutional", (ONE_SLOT,)),
     Row("host.settings", "host.settings.hidden=8", lambda w: w.composition.host_parameters, 2228, 572),
-    Row("slots.NAME.at", "slots.early.at=stem.0", lambda w: w.environment().garden.slots["early"].at, "stem", "stem.0"),
+    Row(
+        "slots.NAME.at",
+        "slots.early.at=stem.0",
+        lambda w: slots_of(w.environment().model).places()["early"],
+        "stem",
+        "stem.0",
+    ),
     Row("slots.NAME.output", "slots.early.output=0", refusal, None, "E317"),
     Row("slots.NAME.kind", "slots.early.kind=vector", refusal, None, "E317"),
     Row("slots.NAME.blueprints", *TWO, lambda w: len(w.composition.space.blueprints["early"]), 1, 2),

@@ -167,8 +167,8 @@ def test_model_or_place_that_a_dry_run_shows_to_be_unfit_is_refused(build, slots
 
 
 NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
-    (Lists, ["layers"], 'E317 "layers" is a ModuleList, which only holds modules\n  It contains: layers.0, layers.1'),
-    (Lists, ["heads"], 'E317 "heads" is a ModuleDict, which only holds modules\n  It contains: heads.one'),
+    (Lists, ["layers"], 'E317 "layers" is a ModuleList, which is never called\n  It contains: layers.0, layers.1'),
+    (Lists, ["heads"], 'E317 "heads" is a ModuleDict, which is never called\n  It contains: heads.one'),
     (Lists, ["alias"], 'E313 no module of Lists is called "alias"'),
     (Lists, ["layer.0"], 'E313 no module of Lists is called "layer.0"\n  Did you mean "layers.0"?'),
     (Lists, {"all": ""}, 'E313 no module of Lists is called ""'),
@@ -256,9 +256,7 @@ class Chain(nn.ModuleList):
         ),
         pytest.param(shared, ["last"], ROWS, id="module behind a shared one"),
         pytest.param(lambda: shared(times=1), ["block"], ROWS, id="shared module that is called once"),
-        pytest.param(
-            lambda: nn.Sequential(Chain([nn.Linear(4, 4)])), ["0.0"], ROWS, id="module in a list with a forward"
-        ),
+        pytest.param(lambda: nn.Sequential(Chain([nn.Linear(4, 4)])), ["0"], ROWS, id="list with a forward"),
     ],
 )
 def test_place_next_to_a_refused_one_is_accepted(build, slots, example):

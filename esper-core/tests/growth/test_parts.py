@@ -89,8 +89,7 @@ def test_a_part_takes_what_grew_in_it_along(operation, kind):
 def test_a_part_is_frozen_moved_and_switched_with_its_seeds_and_ungrafted_without(kind):
     model = grown(kind)
     part, (slot,) = model[0], slots_of(model).each()
-    inside, (same_slot,) = slot.at, slots_of(part).each()
-    assert (f"0.{same_slot.at}", same_slot) == (inside, slot)
+    assert [*slots_of(part).by_module.items()] == [(slots_of(model).places()["slot"].removeprefix("0."), slot)]
     part.requires_grad_(False).double().eval()
     assert not any(parameter.requires_grad or parameter.dtype is not torch.float64 for parameter in slot.parameters())
     assert not any(module.training for module in slot.modules())
@@ -102,10 +101,12 @@ def test_a_part_is_frozen_moved_and_switched_with_its_seeds_and_ungrafted_withou
 
 def test_parts_that_grew_apart_are_told_apart_in_one_model():
     model = nn.ModuleDict({"first": grown("linear"), "second": grown("linear")})
-    slots = slots_of(model).each()
-    assert [(slot.name, slot.at, slot.fossils[0].number) for slot in slots] == [
-        ("slot", "first.0.0.0", 0),
-        ("slot:second.0.0.0", "second.0.0.0", 1),
+    assert list(slots_of(model).places().items()) == [("slot", "first.0.0.0"), ("slot:second.0.0.0", "second.0.0.0")]
+    assert [seed.number for seed in Host(model).network.seeds] == [0, 1]
+    assert [slot.name for slot in slots_of(model).each()] == ["slot", "slot"]
+    assert [(slot.name, slot.fossils[0].number) for slot in slots_of(model).claim().values()] == [
+        ("slot", 0),
+        ("slot:second.0.0.0", 1),
     ]
     host = nn.ModuleDict({"first": model_of("linear"), "second": model_of("linear")})
     assert same(rebuilt(host, model.state_dict()).state_dict(), model.state_dict())

@@ -16,7 +16,6 @@ from esper_core.growth import (
     decode_state,
     encode_state,
     graft,
-    slots_of,
 )
 from esper_core.growth.journal import Network, read_network
 from esper_core.growth.serialization import load_model_state, model_state
@@ -189,9 +188,9 @@ def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise():
     }.items():
         with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{message}"):
             (other := grown(*stages)).load_state_dict(state)
-        assert not read_network(slots_of(other).each(), "").fits(Network.in_state(state))
-    assert read_network(slots_of(grown(fossil, held)).each(), "").fits(Network.in_state(state))
-    assert read_network(slots_of(grown()).each(), "").fits(Network.in_state(grown().state_dict()))
+        assert not read_network(other).fits(Network.in_state(state))
+    assert read_network(grown(fossil, held)).fits(Network.in_state(state))
+    assert read_network(grown()).fits(Network.in_state(grown().state_dict()))
     for stage in (held, Stage.BLENDING):
         grown(fossil, stage).load_state_dict(state)
 

@@ -102,15 +102,16 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
         hint = "Fossilise or prune them first: close() of their Gardener prunes them."
         raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)
-    for slot in Host(plain).slots.each():
-        while slot.fossils and _merged(plain, plain.get_submodule(slot.at), slot.fossils[0]):
+    behind = Host(plain).slots.by_module
+    for at, slot in behind.items():
+        while slot.fossils and _merged(plain, plain.get_submodule(at), slot.fossils[0]):
             del slot.seeds[0]
     grown = {
-        slot.at: _traced_fossils(_Fossils(slot.fossils, slot.part), slot.name).train(slot.training)
-        for slot in Host(plain).slots.each()
+        at: _traced_fossils(_Fossils(slot.fossils, slot.part), slot.name).train(slot.training)
+        for at, slot in behind.items()
         if slot.fossils
     }
-    for slot in Host(plain).slots.each():
+    for slot in behind.values():
         slot.seeds = nn.ModuleList()
     ungraft(plain)
     if grown:

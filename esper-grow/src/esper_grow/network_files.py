@@ -73,7 +73,7 @@ def load(
     """Restore a saved network in a new ``model``, bit for bit, and return it.
 
     The model is the host as it was built, ungrafted or grafted at the same places. The source is a folder written by
-    ``save``, or the state dict of a grown network. With a ``prefix``, such as ``encoder.``, the model is a part of that
+    ``save``, or the state dict of a grown network. With a ``prefix``, such as ``encoder``, the model is a part of that
     network, and what stands below it is loaded. Blueprints come from ``plugins``, by default all that are installed.
 
     Raises:
@@ -81,6 +81,7 @@ def load(
         ConfigError: a blueprint is not installed. The model is unchanged.
         PluginError: the package of a blueprint is broken. The model is unchanged.
     """
+    prefix = f"{prefix.removesuffix('.')}." if prefix else ""
     if isinstance(source, Mapping):
         origin, network, state = "the state dict", Network.in_state(source, prefix), dict(source)
         if network is None:
@@ -89,7 +90,7 @@ def load(
     else:
         origin = str(source)
         network, state = _read(Path(source))
-        network = network.below(prefix)
+        network = network.moved(lambda at: _below(prefix, at))
     state = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     registry = (load_plugins() if plugins is None else plugins).registry
 
@@ -100,6 +101,16 @@ def load(
 
     Host(model).rebuild(network, state, find, source=origin)
     return model
+
+
+def _below(prefix: str, at: str) -> str | None:
+    """Return the name that a module has in the part with this prefix; None if it is not in it.
+
+    >>> _below("encoder.", "encoder.0"), _below("encoder.", "encoder"), _below("encoder.", "head")
+    ('0', '', None)
+    """
+    path = f"{at}."
+    return path[len(prefix) :].removesuffix(".") if path.startswith(prefix) else None
 
 
 def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:

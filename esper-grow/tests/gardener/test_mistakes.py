@@ -177,7 +177,7 @@ def load_what_was_before(loop: Any) -> None:
         (close_early, r"E371 close\(\) pruned .*test/local-conv in stem"),
         (make_another, "E357 .*has a Gardener already"),
         (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
-        (replace_a_layer, 'E358 the module "stem" was replaced'),
+        (replace_a_layer, 'E358 slot "stem" acts no more, because its module was replaced'),
         (replace_the_optimizer, "E345 .*the optimizer did not step"),
         (replace_one_of_two_optimizers, "E374 1 of 2 optimizers.*did not step"),
         (add_all_parameters_again, "E304 .*stem.seeds.0(?s:.)*host_parameters"),

@@ -6,7 +6,7 @@ The core finds these functions by the entry points of the group ``esper.notebook
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
@@ -27,7 +27,9 @@ from esper_watch.history import History, is_usable, mean, metric_of, read_histor
 from esper_watch.pages import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    from torch import nn
 
     from esper_core.leyline import Metric
     from esper_run import Run
@@ -174,9 +176,15 @@ def _remarks(history: History) -> Iterator[str]:
         yield f"Values that are not finite and not drawn: {missing:,}."
 
 
-def network_html(data: Mapping[str, Any]) -> str:
-    """Return the layers of a grafted model, or some slots, with what grows there, as HTML with inline styles only."""
-    most = max((layer["parameters"] for layer in data["layers"]), default=0)
-    seeds = [seed for layer in data["layers"] for slot in layer["slots"] for seed in slot["seeds"]]
-    most = max([most, *(seed["parameters"] for seed in seeds)])
-    return render("network.html", data=data, most=max(1, most))
+def network_html(model: nn.Module) -> str | None:
+    """Return a model's layers, its slots, and what grows there, as HTML with inline styles only; None without slots."""
+    from esper_core.growth import Host  # here, since runs are shown without torch
+
+    host = Host(model)
+    if not host.is_grafted:  # such as a new list of the class of a grafted one
+        return None
+    grown = [seed.parameter_count for slot in host.slots.each() for seed in slot.stack]
+    host_size = sum(parameter.numel() for parameter in host.parameters().values())
+    title = f"{type(model).__name__}: {plural(host_size, 'parameter')}, and {sum(grown):,} in seeds"
+    most = max([1, *grown, *(layer.parameters for layer in host.layers)])
+    return render("network.html", title=title, layers=host.layers, slots=host.slots, most=most)

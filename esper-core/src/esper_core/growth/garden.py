@@ -108,7 +108,7 @@ class Garden:
             hint = "With an optimizer of your own, in a loop of your own, use esper_grow.Gardener."
             raise GrowthError(Problem("E340", message, hint=hint))
         self.keeper = keeper
-        self.slots: dict[str, Slot] = {slot.name: slot for slot in slots_of(model).each()}
+        self.slots = slots_of(model).claim()
         self._builder = SeedBuilder(model, seed, probe)
         self._batches = batches
         self._settings = settings or GrowthConfig()
@@ -335,7 +335,7 @@ class Garden:
 
     def state_dict(self) -> State:
         """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
-        network = read_network(slots_of(self.model).each(), type(self.model).__name__)
+        network = read_network(self.model)
         incubations = {str(number): incubation.state_dict() for number, incubation in self._incubations.items()}
         parts = {"optimizers": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(

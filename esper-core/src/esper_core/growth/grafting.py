@@ -5,8 +5,8 @@ seeds, as its child ``_esper``. No number of the model changes, and with an exam
 compared.
 
 The root and every module between it and a slot get a subclass of their class: a compiler caches what it traced by code
-and class, and would run code traced for an ungrafted sibling. So does a Sequential with a slot behind it, which keeps
-its length (``GraftedSequential``).
+and class, and would run code traced for an ungrafted sibling. So does a container with a slot behind it, which keeps
+its items (``GraftedContainer``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,12 +26,13 @@ from torch.nn.parameter import is_lazy
 from esper_core.growth.dry_runs import HOME, in_mode, is_grown, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
-from esper_core.growth.slots import Slot, is_grafted, matches, network_html, observe, slots_of
+from esper_core.growth.slots import Slot, is_grafted, matches, observe, slots_of
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
+from esper_core.plugins.notebooks import html_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 
 
 def outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
@@ -98,32 +99,80 @@ def _own(module: nn.Module) -> dict[str, nn.Module]:
     return {name: child for name, child in module.named_children() if name != HOME}
 
 
-class GraftedSequential(nn.Sequential):
-    """A Sequential with slots: its own is not among its layers, which cannot be exchanged."""
+def _unless_slotted(method: str) -> Any:
+    """Return a method that refuses what torch's own would do to the slot of a container: take it for an item."""
 
-    def __len__(self) -> int:
+    def change(self: Any, *arguments: Any) -> Any:
+        if hasattr(self, HOME):
+            message = f"the layers of a {type(self).__name__} with a slot cannot be exchanged"
+            raise GraftError(Problem("E319", message, hint="Change its layers before grafting."))
+        return getattr(super(GraftedContainer, self), method)(*arguments)
+
+    return change
+
+
+class GraftedContainer:
+    """A Sequential, ModuleList or ModuleDict with a slot behind it, which is not among its items."""
+
+    __setitem__, __delitem__ = _unless_slotted("__setitem__"), _unless_slotted("__delitem__")
+    insert, clear = _unless_slotted("insert"), _unless_slotted("clear")
+
+    def __len__(self: Any) -> int:
         return len(_own(self))
 
-    def __iter__(self) -> Iterator[nn.Module]:
-        return iter(_own(self).values())
+    def __iter__(self: Any) -> Iterator[Any]:
+        return iter(_own(self) if isinstance(self, nn.ModuleDict) else _own(self).values())
+
+
+class GraftedSequential(GraftedContainer, nn.Sequential):
+    """A Sequential with a slot behind it."""
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return nn.Sequential(OrderedDict(list(_own(self).items())[index]))
         return list(_own(self).values())[index]
 
-    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
-        message = f"the layers of a grafted {type(self).__name__} cannot be changed"
-        raise GraftError(Problem("E319", message, hint="Change its layers before grafting."))
 
-    __setitem__ = __delitem__ = append = insert = pop = extend = __iadd__ = __imul__ = _refuse
+class GraftedList(GraftedContainer, nn.ModuleList):
+    """A ModuleList with a forward of its own, and a slot behind it."""
+
+    def __getitem__(self, index: Any) -> Any:
+        layers = list(_own(self).values())[index]
+        return nn.ModuleList(layers) if isinstance(index, slice) else layers
 
 
-def parents_of(plain: type[nn.Module]) -> tuple[type[nn.Module], ...]:
-    """Return the bases of the class of a grafted module whose class was ``plain``."""
-    if plain is nn.Sequential:
-        return (GraftedSequential,)
-    return (plain, GraftedSequential) if issubclass(plain, nn.Sequential) else (plain,)
+class GraftedDict(GraftedContainer, nn.ModuleDict):
+    """A ModuleDict with a forward of its own, and a slot behind it."""
+
+    def __contains__(self, key: str) -> bool:
+        return key in _own(self)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of its items."""
+        return _own(self).keys()
+
+    def items(self) -> ItemsView[str, nn.Module]:
+        """Return its items with their names."""
+        return _own(self).items()
+
+    def values(self) -> ValuesView[nn.Module]:
+        """Return its items."""
+        return _own(self).values()
+
+
+CONTAINERS: Final[dict[type[nn.Module], type[nn.Module]]] = {
+    nn.Sequential: GraftedSequential,
+    nn.ModuleList: GraftedList,
+    nn.ModuleDict: GraftedDict,
+}
+"""Modules whose items are their children, and the class that keeps a slot out of these."""
+
+
+def parents_of(plain: type[nn.Module], places: tuple[str, ...]) -> tuple[type[nn.Module], ...]:
+    """Return the bases of the class of a module whose class was ``plain``, with slots at ``places``, "" for itself."""
+    grafted = [kind for container, kind in CONTAINERS.items() if issubclass(plain, container) and "" in places]
+    # The class of a user comes first: what it overrides of its container is its own.
+    return (*grafted,) if plain in CONTAINERS and grafted else (plain, *grafted)
 
 
 def is_never_called(module: nn.Module) -> bool:
@@ -155,14 +204,14 @@ class Family:
             "__reduce_ex__": _reduce_grafted,
             "__prepare_scriptable__": _refuse_scripting,
             "named_modules": _host_first,
-            "_repr_html_": network_html,
+            "_repr_html_": _html,
             "_esper_class": (plain, self, places),
         }
         if "__firstlineno__" in vars(plain):  # by which inspect finds the source of a class since Python 3.13
             namespace["__firstlineno__"] = vars(plain)["__firstlineno__"]
         if issubclass(plain, fx.GraphModule):
             namespace["__call__"] = _call  # recompile() would wrap the parent's wrapper
-        return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain), namespace))
+        return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain, places), namespace))
 
 
 def _reduce_grafted(module: nn.Module, protocol: Any) -> Any:
@@ -191,6 +240,10 @@ def _host_first(
 def _refuse_scripting(module: nn.Module) -> NoReturn:
     hint = "torch.jit.trace and torch.export.export take it as it is."
     raise GraftError(Problem("E315", f"a grafted {type(module).__name__} cannot be scripted", hint=hint))
+
+
+def _html(module: nn.Module) -> str | None:
+    return html_of("network", module)
 
 
 def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
@@ -240,7 +293,7 @@ def graft(
     with ExitStack() as undo:
         attach_slots(model, places, undo)
         if batch is not None and before is not None:
-            observe(model, slots_of(model).each(), batch)
+            observe(model, batch)
             refuse_unlike(model, batch, before)
         undo.pop_all()
     return model
@@ -284,9 +337,9 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
     if grown and not discard:
         hint = "esper_grow.export(model) returns a copy that keeps what is fossilised, without Esper."
         raise GrowthError(Problem("E336", f"the model has grown: {', '.join(grown)}", hint=hint))
-    for slot in slots_of(model).each():
+    for at, slot in slots_of(model).by_module.items():
         slot.hook.remove()
-        delattr(model.get_submodule(slot.at), HOME)
+        delattr(model.get_submodule(at), HOME)
     for module in model.modules():
         module.__class__ = getattr(type(module), "_esper_class", (type(module),))[0]
     return model
@@ -335,17 +388,17 @@ def _refuse_example(model: nn.Module, example: Example) -> None:
 
 
 def _with_slots_below(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.Module, tuple[str, ...]]]:
-    """Return the modules whose classes change: the root, every called module between it and a slot, and Sequentials.
+    """Return the modules whose classes change: the root, every called module between it and a slot, and containers.
 
-    Each is returned with the names of the slots below it, relative to it.
+    Each is returned with the names of the slots below it, relative to it; "" is that of a container itself.
     """
-    places: dict[str, list[str]] = {"": [at for at in slots if at]}
+    places: dict[str, list[str]] = {"": list(slots)}
     for at in slots:
         parts = at.split(".")
-        if isinstance(model.get_submodule(at), nn.Sequential):
-            places.setdefault(at, [])
         for depth in range(1, len(parts)):
             places.setdefault(".".join(parts[:depth]), []).append(".".join(parts[depth:]))
+        if at and isinstance(model.get_submodule(at), tuple(CONTAINERS)):
+            places.setdefault(at, []).append("")
     modules = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
     return [(module, below) for module, below in modules if not is_never_called(module)]
 
@@ -413,9 +466,9 @@ def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
     if isinstance(module, torch.jit.ScriptModule):
         hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
         return Problem("E315", f'"{name}" is a script module and takes no slot', path=path, hint=hint)
-    if isinstance(module, nn.ModuleList | nn.ModuleDict) or is_never_called(module):
+    if is_never_called(module):
         within = ", ".join(f"{name}.{child}" for child, _ in islice(module.named_children(), 8))
-        message = f'"{name}" is a {type(module).__name__}, which only holds modules'
+        message = f'"{name}" is a {type(module).__name__}, which is never called'
         return Problem("E317", message, path=path, hint=f"It contains: {within or 'nothing'}")
     return None
 

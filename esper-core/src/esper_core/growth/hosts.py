@@ -60,7 +60,7 @@ class Host:
     @property
     def network(self) -> Network:
         """The journal of its slots, and of the seeds in them."""
-        return read_network(self.slots.each(), type(self.model).__name__)
+        return read_network(self.model)
 
     def rebuild(
         self, network: Network, state: Mapping[str, Any], find: Callable[[str], Variety], *, source: str
@@ -103,7 +103,7 @@ class Host:
 
     def observe(self, example: Any) -> None:
         """Set the site and dtype that each slot sees, by running the model on an example, as ``graft`` does."""
-        observe(self.model, self.slots.each(), example)
+        observe(self.model, example)
 
     def audition(self, variety: Variety, site: Site) -> Problem | None:
         """Return the first thing that is wrong with a blueprint at a site; None if it does what its spec says."""

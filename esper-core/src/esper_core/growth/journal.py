@@ -21,7 +21,7 @@ from torch import Tensor
 from esper_core.growth.dry_runs import HOME
 from esper_core.growth.examples import OutputPart  # noqa: TC001  pydantic reads it
 from esper_core.growth.seeds import Alpha, Presence
-from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers
+from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers, slots_of
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
@@ -30,7 +30,9 @@ from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind, SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch import nn
 
     from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot
@@ -139,11 +141,6 @@ class SlotEntry:
     inputs: Count | None = None
     order: Count = 0
 
-    @property
-    def key(self) -> str | int | None:
-        """The key of the part of the module's output on which it acts."""
-        return None if self.output is None else self.output.key
-
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -162,7 +159,10 @@ class Network:
 
     def places(self) -> dict[str, SlotPlace]:
         """Return where the slots are, as ``graft`` takes it."""
-        return {slot.name: SlotPlace(slot.at, slot.kind, slot.stack, slot.key) for slot in self.slots}
+        return {
+            slot.name: SlotPlace(slot.at, slot.kind, slot.stack, None if slot.output is None else slot.output.key)
+            for slot in self.slots
+        }
 
     @classmethod
     def parse(
@@ -197,29 +197,14 @@ class Network:
             for key, entry in state.items()
             if key.startswith(prefix) and cls.has_key(key)
         ]
-        if not parts:
-            return None
         parts.sort(key=lambda part: part[1].slots[0].order)
-        places = [at for at, part in parts for _ in part.seeds]
-        names = dict(
-            zip((at for at, _ in parts), distinct_names([(part.slots[0].name, at) for at, part in parts]), strict=True)
-        )
-        seeds = [seed for _, part in parts for seed in part.seeds]
-        numbers = distinct_numbers([seed.number for seed in seeds])
-        return Network(
-            "",
-            tuple(replace(part.slots[0], at=at, name=names[at]) for at, part in parts),
-            tuple(
-                replace(seed, at=at, slot=names[at], number=number)
-                for seed, at, number in zip(seeds, places, numbers, strict=True)
-            ),
-        )
+        return _joined("", parts) if parts else None
 
-    def below(self, prefix: str) -> Network:
-        """Return the network of the part whose modules have this prefix."""
-        slots = tuple(replace(slot, at=slot.at[len(prefix) :]) for slot in self.slots if slot.at.startswith(prefix))
-        seeds = [replace(seed, at=seed.at[len(prefix) :]) for seed in self.seeds if seed.at.startswith(prefix)]
-        return replace(self, slots=slots, seeds=tuple(seeds))
+    def moved(self, place: Callable[[str], str | None]) -> Network:
+        """Return the network with its modules called as ``place`` says, without those for which that is None."""
+        slots = tuple(replace(slot, at=at) for slot in self.slots if (at := place(slot.at)) is not None)
+        seeds = tuple(replace(seed, at=at) for seed in self.seeds if (at := place(seed.at)) is not None)
+        return replace(self, slots=slots, seeds=seeds)
 
     @staticmethod
     def has_key(key: str) -> bool:
@@ -233,9 +218,7 @@ class Network:
 
     def fits(self, saved: Network | None) -> bool:
         """Return whether a state dict, whose journal is ``saved``, can be loaded into this network."""
-        if saved is None:
-            return not self.seeds
-        return _forms(saved) == _forms(self)
+        return _forms(self) == ([] if saved is None else _forms(saved))
 
 
 def _check_network(network: Network) -> Network:
@@ -290,32 +273,45 @@ def _adapter() -> TypeAdapter[Network]:
     return TypeAdapter(Annotated[Network, AfterValidator(_check_network)])
 
 
-def read_network(slots: Iterable[Slot], model: str) -> Network:
-    """Return what has grown in these slots of a model, whose class is called ``model``."""
-    slots = tuple(slots)
-    entries = tuple(
-        SlotEntry(
-            name=slot.name,
-            at=slot.at,
-            kind=slot.kind if slot.site is None else slot.site.kind,
-            example_shape=None if slot.site is None else slot.site.example_shape,
-            stack=slot.limit,
-            dtypes=None if slot.dtypes is None else (_name(slot.dtypes[0]), _name(slot.dtypes[1])),
-            embargo=slot.embargo,
-            output=slot.part,
-            inputs=None if slot.site is None else slot.site.inputs or None,
-            order=slot.order,
-        )
-        for slot in slots
+def read_network(model: nn.Module) -> Network:
+    """Return the slots of a grafted model, and what has grown in them."""
+    return _joined(type(model).__name__, [(at, _read_slot(slot)) for at, slot in slots_of(model).by_module.items()])
+
+
+def _joined(model: str, parts: Sequence[tuple[str, Network]]) -> Network:
+    """Return the network of a model from those of its slots, each with the name of the module that it is behind."""
+    names = distinct_names([(part.slots[0].name, at) for at, part in parts])
+    numbers = iter(distinct_numbers([seed.number for _, part in parts for seed in part.seeds]))
+    slots: list[SlotEntry] = []
+    seeds: list[Growth] = []
+    for name, (at, part) in zip(names, parts, strict=True):
+        slots.append(replace(part.slots[0], name=name, at=at))
+        seeds += [replace(seed, slot=name, at=at, number=next(numbers)) for seed in part.seeds]
+    return Network(model, tuple(slots), tuple(seeds))
+
+
+def _read_slot(slot: Slot) -> Network:
+    """Return the network of one slot, wherever it is: the key of a journal says where."""
+    entry = SlotEntry(
+        name=slot.name,
+        at="",
+        kind=slot.kind if slot.site is None else slot.site.kind,
+        example_shape=None if slot.site is None else slot.site.example_shape,
+        stack=slot.limit,
+        dtypes=None if slot.dtypes is None else (_name(slot.dtypes[0]), _name(slot.dtypes[1])),
+        embargo=slot.embargo,
+        output=slot.part,
+        inputs=None if slot.site is None else slot.site.inputs or None,
+        order=slot.order,
     )
-    return Network(model, entries, tuple(_growth(slot, seed) for slot in slots for seed in slot.stack))
+    return Network("", (entry,), tuple(_growth(slot, seed) for seed in slot.stack))
 
 
 def _growth(slot: Slot, seed: Seed) -> Growth:
     alpha = seed.alpha
     return Growth(
         slot=slot.name,
-        at=slot.at,
+        at="",
         kind=seed.site.kind,
         example_shape=seed.site.example_shape,
         blueprint=seed.blueprint,
@@ -358,8 +354,7 @@ def _first_mistake(error: ValidationError) -> str:
 def add_to_state_dict(slot: Slot, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     """Put the journal of a slot into a state dict if it has seeds; a state dict post-hook."""
     if len(slot.seeds):
-        here = read_network([slot], "").below(slot.at)  # where it is, is in the key
-        text = json.dumps(asdict(here)).encode()
+        text = json.dumps(asdict(_read_slot(slot))).encode()
         padded = text.ljust(-(-len(text) // _WIDTH) * _WIDTH)
         state[prefix + JOURNAL] = torch.frombuffer(bytearray(padded), dtype=torch.uint8)
 
@@ -380,15 +375,13 @@ def take_from_state_dict(
     although something has grown is a missing key, which torch reports in strict mode alone; so it is logged, too.
     """
     entry = state.pop(prefix + JOURNAL, None)
+    if entry is None and len(slot.seeds):
+        missing.append(prefix + JOURNAL)
     try:
-        if entry is not None:
-            saved = _parse_entry(entry)
-            _refuse_other(saved, read_network([slot], ""))
-            for seed, growth in zip(slot.stack, saved.seeds, strict=True):
-                resume(seed, growth)
-        elif len(slot.seeds):
-            missing.append(prefix + JOURNAL)
-            _refuse_other(Network("", (), ()), read_network([slot], ""))
+        saved = Network("", (), ()) if entry is None else _parse_entry(entry)
+        _refuse_other(saved, _read_slot(slot))
+        for seed, growth in zip(slot.stack, saved.seeds, strict=True):
+            resume(seed, growth)
     except GrowthError as error:
         if entry is None:
             log.warning("%s", error)

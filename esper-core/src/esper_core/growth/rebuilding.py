@@ -8,7 +8,6 @@ its fossils: the same capacity from the start, without growth.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -51,11 +50,7 @@ def rebuild(
     # A module with several names has its keys, and a journal, below each.
     aliases = {name for name, _ in model.named_modules(remove_duplicate=False)}
     aliases -= {name for name, _ in model.named_modules()}
-    network = replace(
-        network,
-        slots=tuple(slot for slot in network.slots if slot.at not in aliases),
-        seeds=tuple(seed for seed in network.seeds if seed.at not in aliases),
-    )
+    network = network.moved(lambda at: None if at in aliases else at)
     tensors = {
         key: value
         for key, value in state.items()
@@ -104,9 +99,9 @@ def _build_seeds(
 ) -> list[tuple[str, str, Seed]]:
     """Return each seed of the journal, newborn, with the prefix of its keys and its slot."""
     if is_grafted(model):
-        grafted_slots = {slot.name: slot.at for slot in slots_of(model).each()}
-        grown = any(len(slot.seeds) for slot in slots_of(model).each())
-        if grown or grafted_slots != {place.name: place.at for place in network.slots}:
+        slots = slots_of(model)
+        grown = any(len(slot.seeds) for slot in slots.each())
+        if grown or slots.places() != {place.name: place.at for place in network.slots}:
             raise _does_not_fit(model, source, "It has other slots, or has grown. Load into a new host.")
     module_names = {name for name, _ in model.named_modules()}
     for place in network.slots:

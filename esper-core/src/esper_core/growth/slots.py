@@ -12,20 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from esper_core.growth.dry_runs import HOME as HOME, dtype_of, home_of, observe_places
+from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seed_faults import SeedFault, describe_error
 from esper_core.growth.seeds import Presence
-from esper_core.leyline.errors import GraftError, Problem, one_line, plural
+from esper_core.leyline.errors import GraftError, Problem, one_line
 from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
 from esper_core.plugins.isolation import is_interrupt
-from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.process_state import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch.utils.hooks import RemovableHandle
@@ -52,8 +51,6 @@ class Slot(nn.Module):
         self.name = name
         self.order = order
         """Its place among the slots of one ``graft``."""
-        self.at = place.at
-        """The name of its module, in the model whose slots were asked for last."""
         self.kind = place.kind
         self.limit = place.stack
         self.output = place.output
@@ -98,12 +95,7 @@ class Slot(nn.Module):
 
     def __repr__(self) -> str:
         seeds = ", ".join(f"{seed.blueprint} {seed.stage}" for seed in self.stack)
-        return f"<{one_line(f'Slot {self.name} behind {self.at}: {seeds or self.state}')}>"
-
-    @property
-    def place(self) -> SlotPlace:
-        """Where it is, as ``graft`` takes it."""
-        return SlotPlace(self.at, self.kind, self.limit, self.output)
+        return f"<{one_line(f'Slot {self.name}: {seeds or self.state}')}>"
 
     def _strength(self, seed: Seed) -> float:
         if self._disabled and seed.stage is not Stage.FOSSILISED:
@@ -201,28 +193,40 @@ def _unobserved(seed: Seed) -> AbstractContextManager[object]:  # a function of 
 
 
 class Slots:
-    """The slots in a model, in the order of ``graft``: a view, made anew by each ``slots_of``.
+    """The slots in a model or a part of one, in the order of ``graft``, by name: a view, which changes nothing.
 
-    Modules that were grafted apart may meet in one model. Slots of one name are then told apart by their modules, and
-    seeds of one number get further ones.
+    Modules that were grafted apart may meet in one model. Of several slots with one name all but the first are then
+    called after their modules, too.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        located = [(path, module) for path, module in model.named_modules() if isinstance(module, Slot)]
-        slots = sorted((slot for _, slot in located), key=lambda slot: slot.order)  # stable: else as in the model
-        for path, slot in located:
-            if home_of(slot.at) != path:
-                slot.at = path.removesuffix(HOME).removesuffix(".")
-        for slot, name in zip(slots, distinct_names([(slot.name, slot.at) for slot in slots]), strict=True):
-            slot.name = name
-        seeds = [seed for slot in slots for seed in slot.stack]
+        located = [
+            (path.removesuffix(HOME).removesuffix("."), slot)
+            for path, slot in model.named_modules()
+            if isinstance(slot, Slot)
+        ]
+        located.sort(key=lambda place: place[1].order)  # stable: parts that were grafted apart stay as in the model
+        names = distinct_names([(slot.name, at) for at, slot in located])
+        self.by_module: dict[str, Slot] = dict(located)
+        """The slots by the names of the modules that they are behind, in the same order."""
+        self._by_name = dict(zip(names, self.by_module.values(), strict=True))
+
+    def claim(self) -> dict[str, Slot]:
+        """Give slots and seeds the names and numbers that tell them apart in this model; return the slots by name."""
+        seeds = [seed for slot in self.each() for seed in slot.stack]
         for seed, number in zip(seeds, distinct_numbers([seed.number for seed in seeds]), strict=True):
             seed.number = number
-        self._by_name = {slot.name: slot for slot in slots}
+        for name, slot in self._by_name.items():
+            slot.name = name
+        return dict(self._by_name)
 
     def each(self) -> tuple[Slot, ...]:
         """Return the slots."""
         return tuple(self._by_name.values())
+
+    def places(self) -> dict[str, str]:
+        """Return the name of the module behind which each slot is, by the names of the slots."""
+        return dict(zip(self._by_name, self.by_module, strict=True))
 
     def named(self, name: str) -> Slot:
         """Return the slot of this name."""
@@ -230,12 +234,12 @@ class Slots:
 
     def matching(self, pattern: str) -> list[Slot]:
         """Return the slots of this name, or whose names fit a pattern such as ``blocks.*.mlp``."""
-        return [slot for slot in self.each() if slot.name == pattern or matches(slot.name, pattern)]
+        return [slot for name, slot in self._by_name.items() if name == pattern or matches(name, pattern)]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters of the seeds, with names that begin with those of their slots."""
-        for slot in self.each():
-            yield from slot.named_parameters(prefix=slot.name)
+        for name, slot in self._by_name.items():
+            yield from slot.named_parameters(prefix=name)
 
 
 def distinct_names(places: Sequence[tuple[str, str]]) -> list[str]:
@@ -282,20 +286,18 @@ def matches(module: str, pattern: str) -> bool:
     )
 
 
-def observe(model: nn.Module, slots: Sequence[Slot], example: Any) -> None:
+def observe(model: nn.Module, example: Any) -> None:
     """Run ``model`` on one batch in both modes and set the site and dtype that each slot sees.
 
     ``example`` is what ``graft`` takes, or an ``Example``. Nothing about the model is changed. GraftError if a module
     is not called exactly once in each mode, or returns no batch of numbers.
     """
     batch = example if isinstance(example, Example) else Example.of(example)
-    observed = observe_places(model, {slot.name: slot.place for slot in slots}, batch)
-    for slot, place in zip(slots, observed, strict=True):
-        slot.site, slot.dtypes, slot.part = (
-            place.site,
-            (place.dtype, dtype_of(model)),
-            place.part,
-        )
+    view = slots_of(model)
+    view.claim()
+    places = {slot.name: SlotPlace(at, slot.kind, slot.limit, slot.output) for at, slot in view.by_module.items()}
+    for slot, observed in zip(view.each(), observe_places(model, places, batch), strict=True):
+        slot.site, slot.dtypes, slot.part = observed.site, (observed.dtype, dtype_of(model)), observed.part
 
 
 def host_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -319,7 +321,7 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
     A layer is a child of the model that has parameters or slots. One that has slots inside is replaced by its own
     children.
     """
-    behind = {slot.at: slot.name for slot in Slots(model).each()}
+    behind = {at: name for name, at in Slots(model).places().items()}
     layers: list[HostLayer] = []
 
     def walk(module: nn.Module, path: str) -> None:
@@ -342,46 +344,3 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
 
     walk(model, "")
     return tuple(layers)
-
-
-def network_html(model: nn.Module) -> str | None:
-    """Return what a notebook shows of a grafted model: its layers, slots and seeds; None if nothing can draw it."""
-    slots = Slots(model).each()
-    if not slots:
-        return None
-    host = sum(parameter.numel() for parameter in host_parameters(model))
-    grown = sum(parameter.numel() for parameter in model.parameters()) - host
-    title = f"{type(model).__name__}: {plural(host, 'parameter')}, and {grown:,} in seeds"
-    return html_of("network", _as_data(title, host_layers(model), {slot.name: slot for slot in slots}))
-
-
-def _as_data(title: str, layers: Iterable[HostLayer], slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Return layers with their slots and seeds as data for a notebook."""
-    return {
-        "title": title,
-        "layers": [
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "parameters": layer.parameters,
-                "slots": [
-                    {
-                        "name": name,
-                        "state": slots[name].state.value,
-                        "site": None if (site := slots[name].site) is None else f"{site.kind} of {site.channels}",
-                        "seeds": [
-                            {
-                                "blueprint": seed.blueprint,
-                                "stage": seed.stage.value,
-                                "alpha": seed.alpha.value,
-                                "parameters": seed.parameter_count,
-                            }
-                            for seed in slots[name].stack
-                        ],
-                    }
-                    for name in layer.slots
-                ],
-            }
-            for layer in layers
-        ],
-    }

@@ -16,6 +16,7 @@ from esper_core.growth.dry_runs import device_of, home_of
 from esper_core.growth.random_streams import GENERATOR_LOCK
 from esper_core.growth.seed_faults import SeedFault
 from esper_core.growth.seeds import Presence
+from esper_core.growth.slots import slots_of
 from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
@@ -217,7 +218,9 @@ def transaction(
     try:
         yield
         if misowned := keeper.misowned(model):
-            prefixes = {slot.name: f"{home_of(slot.at)}." for slot in living}
+            prefixes = {
+                slot.name: f"{home_of(at)}." for at, slot in slots_of(model).by_module.items() if slot in living
+            }
             culprits = [
                 name for name, prefix in prefixes.items() if any(parameter.startswith(prefix) for parameter in misowned)
             ]

@@ -12,8 +12,7 @@ def html_of(kind: str, data: Any) -> str | None:
     """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it.
 
     Args:
-        kind: ``run`` takes a Run; ``probe`` and ``probe-page`` take the JSON of a probe; ``network`` takes
-            layers with slots and seeds, as data.
+        kind: ``run`` takes a Run; ``network`` a grafted model; ``probe`` and ``probe-page`` take the JSON of a probe.
         data: What to draw.
     """
     from importlib.metadata import entry_points

@@ -142,7 +142,9 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Add a seed's parameters to the optimizers, except those that an optimizer already has."""
         owned = {id(parameter) for owner in self.owned_by_host() for parameter in owner.parameters}
         new = [parameter for parameter in seed.parameters() if parameter.requires_grad and id(parameter) not in owned]
-        at = next(slot.at for slot in self._host.slots.each() if any(stacked is seed for stacked in slot.stack))
+        at = next(
+            at for at, slot in self._host.slots.by_module.items() if any(stacked is seed for stacked in slot.stack)
+        )
         groups: dict[GroupPosition, list[nn.Parameter]] = {}
         for parameter in new:
             position = self._positions[id(parameter)] = self._group_for(parameter, at)

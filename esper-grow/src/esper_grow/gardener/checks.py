@@ -124,7 +124,7 @@ def refuse_lost_slots(model: nn.Module, slots: Iterable[Any]) -> None:
     acting = {id(hook) for module in model.modules() for hook in vars(module)["_forward_hooks"].values()}
     for slot in slots:
         if id(slot) not in acting:
-            message = f'the module "{slot.at}" was replaced, and slot "{slot.name}" acts no more'
+            message = f'slot "{slot.name}" acts no more, because its module was replaced'
             hint = "Change the layers of the model before the Gardener is made; weights can be copied into a layer."
             raise GrowthError(Problem("E358", message, hint=hint))
 

@@ -380,11 +380,11 @@ def _plain_settings(
     gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
 ) -> dict[str, Any]:
     """Return what the Gardener was made with, as plain data for the run directory."""
-    slots = Host(gardener.model).slots.each()
+    places = Host(gardener.model).slots.places()
     return {
         "model": type(gardener.model).__name__,
         "optimizer": type(gardener.optimizer).__name__,
-        "slots": {slot.name: {"at": slot.at, "blueprints": list(space.blueprints[slot.name])} for slot in slots},
+        "slots": {name: {"at": at, "blueprints": list(space.blueprints[name])} for name, at in places.items()},
         "policy": gardener.arm,
         "steps": gardener.steps,
         "seed": seed,

@@ -121,17 +121,21 @@ def _is_average(module: nn.Module) -> bool:
     return "module" in attributes.get("_modules", ()) and (isinstance(module, AveragedModel) or "decay" in attributes)
 
 
+_TENDED: Final = "_tended"
+"""Attribute of a slot at which a Gardener is at work: the id of the slot, which a copy of the slot has not."""
+
+
 class HostAutocast:
     """Records under which autocast the host runs, by a hook on the module of the first slot.
 
-    The hook marks the model as one with a Gardener, too.
+    Each slot is marked as that of a Gardener, too.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        slot = Host(model).slots.each()[0]
-        self.slot = id(slot)
-        """The id of the first slot, by which a copy of the model with a copy of this hook is told from it."""
-        module = model.get_submodule(slot.at)
+        self._slots = Host(model).slots.by_module
+        for slot in self._slots.values():
+            setattr(slot, _TENDED, id(slot))
+        module = model.get_submodule(next(iter(self._slots)))
         self._device = Host(model).device.type
         self.dtype: torch.dtype | None = None
         """The dtype of the latest pass; None without autocast."""
@@ -144,11 +148,8 @@ class HostAutocast:
 
     @staticmethod
     def is_on(model: nn.Module) -> bool:
-        """Return whether a grafted model has such a hook, so that a Gardener is at work on it."""
-        slot = Host(model).slots.each()[0]
-        hooks = vars(model.get_submodule(slot.at))["_forward_pre_hooks"].values()
-        owners = (getattr(hook, "__self__", None) for hook in hooks)
-        return any(isinstance(owner, HostAutocast) and owner.slot == id(slot) for owner in owners)
+        """Return whether a Gardener is at work on a grafted model, a part of it, or a model around it."""
+        return any(vars(slot).get(_TENDED) == id(slot) for slot in Host(model).slots.each())
 
     def __call__(self) -> AbstractContextManager[Any]:
         """Return a context in which the model computes as the host did."""
@@ -158,5 +159,7 @@ class HostAutocast:
         return torch.autocast(self._device, dtype=self.dtype, cache_enabled=False)
 
     def close(self) -> None:
-        """Remove the hook."""
+        """Remove the hook and the marks."""
         self._handle.remove()
+        for slot in self._slots.values():
+            delattr(slot, _TENDED)

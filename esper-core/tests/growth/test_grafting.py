@@ -152,6 +152,7 @@ def test_a_container_with_a_slot_behind_it_has_the_items_that_it_had_and_keeps_t
     fresh = type(container)(children)
     assert not is_grafted(fresh)
     assert len(fresh) == 1
+    assert len(graft(type(container)(children), [next(iter(dict(fresh.named_children())))])) == 1
     fresh[place if len(fresh) and place != "0" else "c"] = linear()
     assert len(fresh) == 1
     if not isinstance(container, Heads):

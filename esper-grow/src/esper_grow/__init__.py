@@ -5,6 +5,7 @@
 Each name is imported when it is first used.
 
 What is here:
+    adapters: what grew in a model with PEFT's adapters is saved beside them.
     command: the command ``esper probe``.
     exports: a grown network as a plain module, a program or an ONNX file.
     gardener: ``Gardener``, which grows a model in a loop of your own.

@@ -29,6 +29,7 @@ from esper_core.growth import Example, Host, RandomStream, ungraft
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem, printable
+from esper_grow.adapters import forget_growth
 from esper_run.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     for slot in behind.values():
         slot.seeds = nn.ModuleList()
     ungraft(plain)
+    forget_growth(plain)
     if grown:
         if hasattr(plain, _HOLDER):
             msg = f'the model has a "{_HOLDER}" of its own, where the grown layers would be'

@@ -18,25 +18,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as decode, save as encode
-from torch import Tensor
+from torch import Tensor, nn
 
 from esper_core.growth import Host, Network, Variety
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
+from esper_grow.adapters import GROWN_FILE, save_growth_with_adapters
 from esper_run.runs.checkpoint_files import tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from esper_core.plugins import Plugins
 
 JOURNAL_FILE: Final = "growth.json"
 _TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
 
-ModelT = TypeVar("ModelT", bound="nn.Module")
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
@@ -73,8 +72,9 @@ def load(
     """Restore a saved network in a new ``model``, bit for bit, and return it.
 
     The model is the host as it was built, ungrafted or grafted at the same places. The source is a folder written by
-    ``save``, or the state dict of a grown network. With a ``prefix``, such as ``encoder``, the model is a part of that
-    network, and what stands below it is loaded. Blueprints come from ``plugins``, by default all that are installed.
+    ``save``, or the state dict of a grown network; or the folder of PEFT's adapters, which the model has loaded. With a
+    ``prefix``, such as ``encoder``, the model is a part of that network, and what stands below it is loaded. Blueprints
+    come from ``plugins``, by default all that are installed.
 
     Raises:
         GrowthError: a file is missing, damaged or from a newer Esper, or does not fit this host.
@@ -89,7 +89,7 @@ def load(
             raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
     else:
         origin = str(source)
-        network, state = _read(Path(source))
+        network, state = _read_beside_adapters(model, Path(source)) or _read(Path(source))
         network = network.moved(lambda at: _below(prefix, at))
     state = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     registry = (load_plugins() if plugins is None else plugins).registry
@@ -100,6 +100,7 @@ def load(
         return Variety(component.id, component.spec, component.load(), component.title)
 
     Host(model).rebuild(network, state, find, source=origin)
+    save_growth_with_adapters(model)
     return model
 
 
@@ -134,14 +135,15 @@ def _refuse_unwritable(name: str, value: Any) -> None:
     """Raise GrowthError for a value that safetensors cannot store."""
     if not isinstance(value, Tensor):
         description = f"a {type(value).__name__}, which is not a tensor"
+    elif type(value) not in (Tensor, nn.Parameter):
+        description = f"a {type(value).__name__}, as of a quantised layer, which safetensors cannot store"
     elif value.is_meta or value.layout is not torch.strided or value.is_quantized or value.is_complex():
         description = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
     else:
         return
     message = f'the state of this model contains "{name}", {description}'
-    raise GrowthError(
-        Problem("E335", message, hint="Use a dense tensor of real numbers, or keep it outside the state.")
-    )
+    hint = "Use a dense tensor of real numbers, keep it outside the state, or write the state dict with torch.save."
+    raise GrowthError(Problem("E335", message, hint=hint))
 
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
@@ -164,6 +166,22 @@ def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
         hint = f"{type(error).__name__}: {error}\nThe file is incomplete, was changed, or belongs to another network."
         message = f"{path} does not contain the tensors of this network"
         raise GrowthError(Problem("E332", message, hint=hint)) from error
+
+
+def _read_beside_adapters(model: nn.Module, folder: Path) -> tuple[Network, dict[str, Tensor]] | None:
+    """Return what grew in a model whose adapters are in this folder, in the loaded ``model``; None if they are not."""
+    file = folder / GROWN_FILE
+    if not file.is_file():
+        return None
+    try:
+        grown = decode(_bytes(file))
+    except SafetensorError as error:
+        message = f"{file} does not contain the tensors of this network"
+        raise GrowthError(Problem("E332", message, hint=f"The file is incomplete, or was changed: {error}")) from error
+    network = Network.in_state(grown)
+    if network is None:
+        raise Network.invalid(str(file), "It has none")
+    return network, {**model.state_dict(), **grown}
 
 
 def _digest(record: Mapping[str, Any]) -> str:

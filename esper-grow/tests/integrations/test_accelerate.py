@@ -56,6 +56,15 @@ def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **sett
     return SimpleNamespace(accelerator=accelerator, host=host, optimizer=optimizer, train=train)
 
 
+@pytest.mark.parametrize(("strict", "message"), [(True, r"for_esper_grow\.load"), (False, "custom checkpoints")])
+def test_a_state_is_not_loaded_without_the_gardener_whose_growth_it_has(tmp_path, strict, message):
+    grown = new(planned("stem", keep=4))
+    grown.train(2)
+    grown.accelerator.save_state(str(tmp_path))
+    with pytest.raises(RuntimeError, match=message):
+        new().accelerator.load_state(str(tmp_path), strict=strict)
+
+
 def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
     """Return the state that a Gardener must not change, or all of it."""
     memory, named = loop.optimizer.optimizer.state, dict(loop.host.named_parameters())

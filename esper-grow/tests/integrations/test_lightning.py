@@ -221,6 +221,18 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epo
     assert torch.equal(resumed.random, uninterrupted.random)
 
 
+def test_a_resume_without_the_callback_is_refused_or_names_it(world, tmp_path):
+    world.fit(3, planned("host.stem", keep=4), folder=tmp_path)
+    path, lenient = tmp_path / "last.ckpt", world.new()
+    with pytest.raises(RuntimeError, match=r"for_esper_grow\.load"):
+        world.fit(4, path=path)
+    lenient.strict_loading = False
+    with pytest.warns(UserWarning, match=r"add the following callbacks: .*'Grow'"):
+        world.fit(4, module=lenient, path=path)
+    with pytest.warns(UserWarning, match=r"for_esper_grow\.load"):
+        world.Net.load_from_checkpoint(path, strict=False)
+
+
 @pytest.fixture
 def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     """The last checkpoint of a training in which a seed was kept."""

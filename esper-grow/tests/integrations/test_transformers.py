@@ -174,7 +174,7 @@ def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(run=run, path=tmp_path / "run" / "checkpoint-24", first=tmp_path / "run" / "checkpoint-4")
 
 
-def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, checkpoint, caplog):
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, checkpoint, tmp_path, caplog):
     from esper_grow.integrations.transformers import from_pretrained
 
     for kind in (world.kind, world.library.AutoModelForSequenceClassification):
@@ -184,6 +184,9 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
     assert "_esper" not in caplog.text
     world.kind.from_pretrained(checkpoint.path)
     assert "_esper.for_esper_grow.load" in caplog.text
+    caplog.clear()
+    world.fit(7, folder=tmp_path / "without", resume=str(checkpoint.path))  # the callback is forgotten
+    assert caplog.text.count("_esper.for_esper_grow.load") == 1
     assert len(slots_of(from_pretrained(world.kind, checkpoint.first)).named(SLOT).nursery) == 1
     again = esper.load(world.kind(world.config), checkpoint.run.model.state_dict())
     assert same(again.state_dict(), grown.state_dict())

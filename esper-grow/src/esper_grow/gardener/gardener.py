@@ -33,6 +33,7 @@ from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus
 from esper_core.trainer import GrowingNetwork, NetworkSettings, Phases, Stepper
+from esper_grow.adapters import forget_growth, save_growth_with_adapters
 from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, optimizers_of
 from esper_grow.gardener.checks import (
     ModelForm,
@@ -158,6 +159,7 @@ class Gardener:
             self._arm = policy_of(policy, space, plugins, steps, growth.price)
             self._prospects = Prospects(host, varieties, growth, steps)
             self._prospects.warn_of_arm(self._arm)
+            save_growth_with_adapters(model)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
@@ -372,6 +374,7 @@ def _growth_settings(growth: GrowthConfig | Mapping[str, Any] | None) -> GrowthC
 
 def _ungraft(model: nn.Module) -> None:
     """Take the slots off again, if the model has any, because the Gardener could not be made."""
+    forget_growth(model)
     if Host(model).is_grafted:
         ungraft(model)
 

@@ -53,7 +53,20 @@ def grow(
     def load(models: list[Any], folder: str) -> None:
         gardener.load_state_dict(read_state(Path(folder, STATE_FILE), Host(gardener.model).device))
 
-    # register_for_checkpointing would restore it last, and models and optimizers do not fit before it is
+    # register_for_checkpointing would restore it last, and models and optimizers do not fit before it is. What is
+    # registered holds nothing: accelerate refuses a checkpoint with another number of such objects than the loop has.
     accelerator.register_save_state_pre_hook(save)
     accelerator.register_load_state_pre_hook(load)
+    accelerator.register_for_checkpointing(_Mark())
     return gardener
+
+
+class _Mark:
+    """An object without a state, by which a checkpoint shows that its loop had a Gardener."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""

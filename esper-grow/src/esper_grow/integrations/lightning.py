@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _LOGGING: Final = ("log", "log_dict", "print")
 """Methods of a LightningModule that leave something behind."""
 
+_KEY: Final = "esper"
+"""Key of the state in a checkpoint."""
+
 
 def step_loss(module: pl.LightningModule, batch: Any) -> Tensor:
     """Return the loss of the module's ``training_step``; nothing is logged, and metrics are put back.
@@ -164,18 +167,22 @@ class Grow(GrowsModel, pl.Callback):
         self._attachment.close()
         self._attachment.expects_state = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the state is: Lightning names a callback that has some, and is forgotten at a resume."""
+        return {"key": _KEY}
+
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the state to a checkpoint; a hook of Lightning."""
-        checkpoint["esper"] = self._state or self._read_state(trainer)
+        checkpoint[_KEY] = self._state or self._read_state(trainer)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep the state until the training begins; a hook of Lightning."""
         if self._attachment.expects_state:
-            self._state = checkpoint.get("esper", {})
+            self._state = checkpoint.get(_KEY, {})
 
     def _planned_steps(self, trainer: pl.Trainer) -> int:
         """Return how often ``tend`` will be called in a training."""

@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from esper_core.growth import Example, Host
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_grow.adapters import GROWN_FILE
 from esper_grow.gardener.borrowed_optimizers import unwrapped
 from esper_grow.gardener.validation import first_batch
 from esper_grow.integrations.attachment import (
@@ -30,6 +31,7 @@ from esper_grow.integrations.attachment import (
     read_state,
     write_state,
 )
+from esper_grow.network_files import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -225,6 +227,8 @@ def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
         model = kind.from_pretrained(folder, **arguments)
     finally:
         logging.set_verbosity(before)
+    if Path(folder, GROWN_FILE).is_file():
+        return load(model, folder)
     state = dict(model.state_dict())
     saved: dict[str, Tensor] = {}
     for file in sorted(Path(folder).glob("model*.safetensors")):

@@ -1,0 +1,116 @@
+"""Models with PEFT's adapters, and quantised ones: what grew in them is saved beside, or an error names it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import esper_grow as esper
+from esper_core import EsperError
+from esper_core.growth import slots_of
+from tests.support.core_worlds import same
+from tests.support.loops import planned
+
+pytestmark = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
+
+SLOT = "base_model.model.model.layers.0.mlp"
+
+
+def next_words(model: nn.Module, words: Tensor) -> Tensor:
+    losses = nn.functional.cross_entropy(
+        model(input_ids=words).logits[:, :-1].flatten(0, 1), words[:, 1:].flatten(), reduction="none"
+    )
+    return losses.reshape(len(words), -1).mean(1)
+
+
+def train(model: nn.Module, slot: str, loss: Any, batches: list[Any], held_out: Any) -> None:
+    """Grow a seed in a slot, and keep it."""
+    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-2)
+    settings = {"loss": loss, "slots": [slot], "validation": [held_out], **planned(slot, blueprint="mlp", keep=3)}
+    with esper.Gardener(model, optimizer, **settings) as gardener:
+        for batch in batches:
+            optimizer.zero_grad()
+            loss(model, batch).mean().backward()
+            optimizer.step()
+            gardener.step(batch)
+            gardener.tend()
+    assert len(slots_of(model).named(slot).fossils) == 1
+
+
+@pytest.fixture
+def world(tmp_path: Any) -> SimpleNamespace:
+    """A tiny Llama, saved in a folder, and a grown PeftModel of it."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=30, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+
+    def base() -> Any:
+        return transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base").eval()
+
+    settings = peft.LoraConfig(target_modules=["q_proj"], r=2, task_type="CAUSAL_LM")
+    model, words = peft.get_peft_model(base(), settings), torch.randint(0, 30, (6, 20, 8))
+    train(model, SLOT, next_words, [*words], torch.randint(0, 30, (30, 8)))
+    return SimpleNamespace(peft=peft, base=base, model=model.eval(), settings=settings, words=words[0])
+
+
+@pytest.mark.library("peft")
+def test_what_grew_in_a_peft_model_comes_back_with_its_adapters_and_peft_alone_says_what_is_missing(world, tmp_path):
+    from esper_grow.integrations.transformers import from_pretrained
+
+    world.model.save_pretrained(tmp_path / "adapters")
+    expected = next_words(world.model, world.words)
+    with pytest.warns(UserWarning, match=r"for_esper_grow\.load"):
+        plain = world.peft.PeftModel.from_pretrained(world.base(), tmp_path / "adapters")
+    assert not torch.equal(next_words(plain.eval(), world.words), expected)
+    again = esper.load(plain, tmp_path / "adapters")
+    auto = from_pretrained(world.peft.AutoPeftModelForCausalLM, tmp_path / "adapters").eval()
+    for model in (again, auto):
+        assert torch.equal(next_words(model, world.words), expected)
+        assert same(model.state_dict(), world.model.state_dict())
+    again.save_pretrained(tmp_path / "twice")  # without a Gardener
+    assert (tmp_path / "twice" / "esper_grown.safetensors").exists()
+    (tmp_path / "adapters" / "esper_grown.safetensors").write_bytes(b"damaged")
+    with pytest.raises(EsperError, match="E332"):
+        esper.load(world.peft.PeftModel.from_pretrained(world.base(), tmp_path / "adapters"), tmp_path / "adapters")
+
+
+@pytest.mark.library("peft")
+def test_a_peft_model_is_saved_merged_and_exported_with_what_grew(world, tmp_path):
+    expected = next_words(world.model, world.words)
+    plain = esper.export(world.model)
+    assert "save_pretrained" not in vars(plain)
+    torch.testing.assert_close(next_words(plain, world.words), expected)
+    merged = world.model.merge_and_unload()
+    torch.testing.assert_close(next_words(merged, world.words), expected)
+    merged.save_pretrained(tmp_path)
+    assert not (tmp_path / "esper_grown.safetensors").exists(), "the whole model is saved with what grew"
+    from esper_grow.integrations.transformers import from_pretrained
+
+    torch.testing.assert_close(next_words(from_pretrained(type(merged), tmp_path).eval(), world.words), expected)
+
+
+@pytest.mark.library("torchao")
+def test_a_base_with_int8_weights_is_a_host(tmp_path):
+    quantization = pytest.importorskip("torchao.quantization")
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        base = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).requires_grad_(False)
+        quantization.quantize_(base, quantization.Int8WeightOnlyConfig())
+        return nn.Sequential(base, nn.Linear(16, 3))
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    model, data = build(), [(torch.randn(64, 16), torch.randint(0, 3, (64,))) for _ in range(7)]
+    train(model, "0.0", loss, data[:6], data[6])
+    inputs = data[6][0]
+    assert torch.equal(esper.load(build(), model.state_dict())(inputs), model(inputs))
+    torch.testing.assert_close(esper.export(model)(inputs), model(inputs))
+    with pytest.raises(EsperError, match=r"E335 .*0\.0\.weight.*quantised(?s:.)*torch\.save"):
+        esper.save(model, tmp_path)

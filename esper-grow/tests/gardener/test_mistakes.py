@@ -137,6 +137,42 @@ def average_a_pruned_seed(loop: Any) -> None:
     del average
 
 
+def clip_a_list_from_before(loop: Any) -> None:
+    clipped = list(loop.model.parameters())
+    loop.tended().epochs(5)
+    del clipped
+
+
+def average_by_place(loop: Any, average: Any) -> None:
+    def follow() -> None:
+        values = average.values() if isinstance(average, dict) else getattr(average, "parameters", average.copy)()
+        for mean, parameter in zip(values, loop.model.parameters(), strict=False):
+            mean.detach().lerp_(parameter.detach(), 0.1)
+
+    loop.after.append(follow)
+    loop.tended().epochs(6)
+
+
+def average_in_a_list(loop: Any) -> None:
+    average_by_place(loop, [parameter.detach().clone() for parameter in loop.model.parameters()])
+
+
+def average_in_a_dict(loop: Any) -> None:
+    average_by_place(loop, {name: parameter.detach().clone() for name, parameter in loop.model.named_parameters()})
+
+
+def average_in_a_copy(loop: Any) -> None:
+    average = copy.deepcopy(loop.model)
+    average.copy = None
+    average_by_place(loop, average)
+
+
+def step_twice(loop: Any) -> None:
+    loop.tended(GERMINATE)
+    loop.after.append(lambda: loop.gardener.step(loop.batches[0]) or loop.gardener.step(loop.batches[0]))
+    loop.epoch()
+
+
 def train_on_validation_data(loop: Any) -> None:
     loop.validation = loop.batches
     loop.tended({}).epochs(2)
@@ -185,6 +221,11 @@ def load_what_was_before(loop: Any) -> None:
         (start_ranks, "E343 .*2 ranks"),
         (average_buffers, "E349 .*averages buffers, too.*germinated"),
         (average_a_pruned_seed, "E349 .*pairs tensors wrongly"),
+        (clip_a_list_from_before, "E349 a list of 8 parameters was made before test/local-conv was kept"),
+        (average_in_a_list, r"E349 an average of the weights \(list\) was made before test/local-conv was kept"),
+        (average_in_a_dict, r"E349 an average of the weights \(dict\) was made before"),
+        (average_in_a_copy, r"E349 an average of the weights \(NoisyHost\) was made before"),
+        (step_twice, "E370 .*twice with a batch"),
         (train_on_validation_data, "E372 .*passed to step"),
         (fill_all_slots, "E373 no slot is free.*stem keeps 1"),
         (pass_inputs_alone, r"got the batch of step\(\): Tensor"),
@@ -200,6 +241,18 @@ def test_a_mistake_in_the_loop_is_named(caplog, mistake, message):
     except (EsperError, RuntimeError, ValueError, IndexError) as error:
         raised = "\n".join([str(error), *getattr(error, "__notes__", ())])
     assert re.search(message, raised + caplog.text)
+
+
+def test_copies_that_are_no_averages_and_lists_of_now_are_not_reported(caplog):
+    loop, twin = make_loop(), make_loop()
+    best = [parameter.detach().clone() for parameter in loop.model.parameters()]
+    teacher, others = copy.deepcopy(loop.model), list(twin.model.parameters())
+    loop.after.append(lambda: twin.train(twin.batches[0]) or twin.optimizer.zero_grad())
+    loop.tended().epochs(4)
+    clipped = list(loop.model.parameters())
+    loop.epochs(2)
+    assert "E349" not in caplog.text
+    assert len(best) == len(others) == len(list(teacher.parameters())) < len(clipped)
 
 
 @pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])

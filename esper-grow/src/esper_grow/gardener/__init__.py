@@ -9,6 +9,7 @@
     losses               the losses of which a loss function returns the mean
     validation           losses of held-out examples, and the same examples in every pass
     traces               passes without side effects on random numbers, gradients and modes of the loop
+    stale_copies         lists, averages and copies of the parameters, in which a kept seed is missing
     reports              what ``tend`` returns
     loop_record          the run directory of a loop, for the report and the live view
 

@@ -51,7 +51,8 @@ from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment
 from esper_grow.gardener.loop_record import LoopRecord
 from esper_grow.gardener.prospects import Prospects
 from esper_grow.gardener.reports import Recorder, Tended
-from esper_grow.gardener.traces import HostAutocast, warn_of_averages, without_trace
+from esper_grow.gardener.stale_copies import StaleCopies
+from esper_grow.gardener.traces import HostAutocast, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
 from esper_run.app.descriptions import SlotDescriptions
 from esper_run.app.dispatch import health_check
@@ -170,6 +171,7 @@ class Gardener:
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._environment], 1, network.lost.faults)
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
+            self._stale = StaleCopies(model)
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
@@ -242,10 +244,8 @@ class Gardener:
         self._environment.warn_of_surplus()
         self._prospects.warn_again(tended.signals.validation_loss)
         self._best_loss = tended.best_loss
-        if moved := [
-            f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING
-        ]:
-            warn_of_averages(self.model, ", ".join(moved))
+        moved = [f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING]
+        self._stale.check(moved, [change.blueprint for change in tended.kept])
         return tended
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.growth import Example
 from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
@@ -44,6 +45,8 @@ class BatchFeed:
     _counted: int = 0
     _taken: int = 0
     _waiting: list[Any] = field(default_factory=list)
+    _latest: tuple[Any, ...] = ()
+    """The tensors of the latest batch, which are kept: their ids tell whether the next one is the same."""
     _of_each: Counter[int] = field(default_factory=Counter)
     """Steps of each optimizer, by its id, since the last ``tend``."""
     _stepped: set[int] = field(default_factory=set)
@@ -56,9 +59,20 @@ class BatchFeed:
         self._of_each[id(optimizer)] += 1
 
     def add(self, batch: Any) -> list[Any]:
-        """Return the batches of the step that an optimizer has just taken; none if it has not."""
-        self._waiting.append(batch)
-        if self._counted == self._taken:
+        """Return the batches of the step that an optimizer has just taken; none if it has not.
+
+        A batch that is passed again without a step between counts once, as the mean loss of both would be the same.
+        """
+        tensors, latest = tuple(Example.of(batch).tensors()), self._latest
+        stepped, self._latest = self._counted > self._taken, tensors
+        repeated = bool(tensors) and [id(tensor) for tensor in tensors] == [id(tensor) for tensor in latest]
+        if repeated and not stepped:
+            message = "gardener.step(batch) was called twice with a batch, for one step of the optimizer"
+            self._warn(Problem("E370", message, hint="The second is left out: call it once for each batch."))
+            return []
+        if not repeated or not self._waiting:
+            self._waiting.append(batch)
+        if not stepped:
             return []
         batches, self._waiting, self._taken = self._waiting, [], self._counted
         self.used += 1

@@ -5,24 +5,19 @@ The loop goes on with the same numbers as without a Gardener, so everything that
 
 from __future__ import annotations
 
-import gc
-import logging
 import random
 import sys
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import Host, RandomStream
-from esper_core.leyline.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-log = logging.getLogger("esper")
+    from torch import nn
 
 _STEPPING_HOOKS: Final = "_post_accumulate_grad_hooks"
 """Attribute of a tensor with its hooks after a gradient; torch has no public way to suspend them."""
@@ -76,49 +71,6 @@ def same_random_numbers() -> Iterator[None]:
         random.setstate(python_state)
         if numpy is not None:
             numpy.random.set_state(state)
-
-
-def warn_of_averages(model: nn.Module, changed: str) -> None:
-    """Log a warning for each average of the weights that no longer fits the model, which has ``changed`` (E349).
-
-    An average is a copy that the model does not know, so the objects of the process are searched for modules with
-    ``module`` and a decay, as torch's and timm's have. Averages pair tensors by their place: one that was made before a
-    seed was kept omits it, and one of another order, or with buffers behind other parameters, mixes tensors.
-    """
-    model_names = [name for name, _ in model.named_parameters()]
-    host = Host(model).parameters().keys()
-    kept = set(kept_parameters(model))
-    # By type: isinstance asks an object for its class, at which lazy proxies load what they stand for.
-    for average in [
-        candidate for candidate in gc.get_objects() if issubclass(type(candidate), nn.Module) and _is_average(candidate)
-    ]:
-        names = [name for name, _ in average.get_submodule("module").named_parameters()]
-        kind = type(average).__name__
-        if not host <= set(names):
-            continue
-        hint = f"Make a new one:  {kind}(model)"
-        if vars(average).get("use_buffers") and names != model_names:
-            defect = f"averages buffers, too, and pairs tensors wrongly since {changed}"
-            hint = f"Leave out use_buffers, and make a new one when a seed is kept:  {kind}(model)"
-        elif names != model_names[: len(names)]:
-            defect = f"was made before {changed}, and pairs tensors wrongly"
-        elif not kept.issubset(names):
-            defect = f"was made before {changed}, and does not include it"
-        else:
-            continue
-        log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {defect}", hint=hint))
-
-
-def kept_parameters(model: nn.Module) -> Iterator[str]:
-    """Yield the names of the parameters of fossils."""
-    fossils = [seed for slot in Host(model).slots.each() for seed in slot.fossils]
-    kept = {id(parameter) for seed in fossils for parameter in seed.parameters()}
-    yield from (name for name, parameter in model.named_parameters() if id(parameter) in kept)
-
-
-def _is_average(module: nn.Module) -> bool:
-    attributes = vars(module)
-    return "module" in attributes.get("_modules", ()) and (isinstance(module, AveragedModel) or "decay" in attributes)
 
 
 _TENDED: Final = "_tended"

@@ -19,6 +19,7 @@ INPUTS = {
     "linear": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),
     "transformer": torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)),
     "container": torch.randn(3, 4, generator=torch.Generator().manual_seed(1)),
+    "image": torch.randn(3, 4, 6, 5, generator=torch.Generator().manual_seed(1)),
 }
 
 
@@ -26,13 +27,16 @@ def model_of(kind: str) -> nn.Module:
     torch.manual_seed(0)
     if kind == "transformer":
         encoder: nn.Module = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+    elif kind == "image":
+        encoder = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+        return nn.Sequential(encoder, nn.Conv2d(4, 2, 1))
     else:
         encoder = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 4))
     return nn.Sequential(encoder, nn.Linear(4, 2))
 
 
 def grown(kind: str) -> nn.Module:
-    at = {"linear": "0.0.0", "transformer": "0.linear2", "container": "0.0"}[kind]
+    at = {"linear": "0.0.0", "transformer": "0.linear2", "container": "0.0", "image": "0.0"}[kind]
     model = graft(model_of(kind), {"slot": at}, example=INPUTS[kind])
     add_seed(model, "slot", fossil=True)
     return model
@@ -125,6 +129,8 @@ def test_growth_and_none_are_never_loaded_into_each_other_silently(into, caplog)
     else:
         with pytest.raises(RuntimeError, match="E334"):  # torch raises what a hook reports in any mode
             target.load_state_dict(state, strict=False)
+        with pytest.raises(RuntimeError, match="E334"):
+            set_model_state_dict(target, get_model_state_dict(other))
 
 
 def test_a_slot_behind_the_whole_part_is_restored_there():

@@ -94,11 +94,13 @@ class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._host, self._of_host = Host(model), Host(model).parameters()
+        self._host = Host(model)
+        self.of_host = self._host.parameters()
+        """The host's parameters by name, as they were at the latest thorough check."""
         self._recorded = self._now()
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
-        return {(parameter.dtype, parameter.device) for parameter in self._of_host.values()}
+        return {(parameter.dtype, parameter.device) for parameter in self.of_host.values()}
 
     def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
         """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
@@ -106,7 +108,7 @@ class ModelForm:
         A move may replace parameters, which is seen if it is ``thorough``.
         """
         if thorough:
-            self._of_host = self._host.parameters()
+            self.of_host = self._host.parameters()
         now = self._now()
         if branched and now != self._recorded:
             message = f"the model was {_listed(self._recorded)} when seeds germinated, and is {_listed(now)}"

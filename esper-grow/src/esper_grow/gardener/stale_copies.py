@@ -12,120 +12,138 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import Host
 from esper_core.leyline.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from esper_grow.gardener.checks import ModelForm
 
 log = logging.getLogger("esper")
 
 _COMPARED = 1024
 """Values of a tensor by which an average is seen to change."""
 
+_BOXES = frozenset({list, tuple, dict})
+_CLASSES = (nn.Module, Optimizer)
+
 
 class StaleCopies:
     """Logs each list, average or copy of a model's parameters that was made before a seed was kept, once."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, form: ModelForm) -> None:
+        self._model, self._form = model, form
         self._reported: set[int] = set()
         """The ids of lists that were logged."""
         self._watched: list[tuple[str, str, Tensor, Tensor]] = []
         """Copies of the parameters as they were when a seed was kept: its name, their kind, a tensor, its values."""
 
-    def check(self, changed: Iterable[str], kept: Iterable[str]) -> None:
+    def check(self, changed: Sequence[str], kept: Sequence[str]) -> None:
         """Look for them after a ``tend``, with what it ``changed``, in words, and the seeds that it ``kept``."""
         for name, kind, tensor, values in self._watched:
             if not tensor.detach().flatten()[:_COMPARED].equal(values):  # so it is an average, and no copy of the best
                 self._log(f"an average of the weights ({kind}) was made before {name}, and does not include it")
         self._watched = []
-        if description := ", ".join(changed):
-            _warn_of_averages(self._model, description)
-        if name := ", ".join(kept):
-            self._find(f"{name} was kept")
-
-    def _find(self, name: str) -> None:
-        """Log lists without what was kept, and watch copies without it until the next call."""
-        host = Host(self._model).parameters()
-        trained = [parameter for parameter in host.values() if parameter.requires_grad]
-        if not trained:
+        if not changed:
             return
-        for holder in _lists_of(trained, {id(host), id(trained)}):
-            if id(holder) not in self._reported:
-                self._reported.add(id(holder))
-                kind, size = type(holder).__name__, len(holder)
-                self._log(f"a {kind} of {size} parameters was made before {name}, and does not include it")
-        for kind, tensor in _copies_of(self._model, host, trained):
-            self._watched.append((name, kind, tensor, tensor.detach().flatten()[:_COMPARED].clone()))
+        shapes = _shapes_of(self._form.of_host) if kept else {}
+        # One pass in one expression, which leaves a hundredth of some hundred thousand objects.
+        objects = [
+            candidate
+            for candidate in gc.get_objects()
+            if (len(candidate) in shapes if type(candidate) in _BOXES else issubclass(type(candidate), _CLASSES))
+        ]
+        _warn_of_averages(self._model, ", ".join(changed), objects)
+        if kept:
+            self._find(f"{', '.join(kept)} was kept", objects, shapes)
+
+    def _find(self, name: str, objects: list[Any], shapes: Mapping[int, list[torch.Size]]) -> None:
+        """Log lists without what was kept, and watch copies without it until the next call."""
+        host = self._form.of_host
+        trained = [parameter for parameter in host.values() if parameter.requires_grad]
+        of_optimizers = [
+            group["params"] for optimizer in objects if _is(optimizer, Optimizer) for group in _groups(optimizer)
+        ]
+        skipped = {id(host), *map(id, of_optimizers)}
+        skipped |= {id(average.get_submodule("module")) for average in objects if _is_average(average)}
+        holders = [
+            (candidate, tensors)
+            for candidate in objects
+            if (tensors := _tensors_in(candidate, self._model, host, shapes)) and id(candidate) not in skipped
+        ]
+        if not holders:
+            return
+        internal = _held_internally([candidate for candidate, _ in holders])
+        optimized = {id(parameter) for parameters in of_optimizers for parameter in parameters}
+        ids = {id(parameter) for parameter in trained}
+        for candidate, tensors in holders:
+            kind, held = type(candidate).__name__, {id(tensor) for tensor in tensors}
+            if id(candidate) in internal or id(candidate) in self._reported:
+                continue
+            if held == ids:
+                self._reported.add(id(candidate))
+                self._log(f"a {kind} of {len(held)} parameters was made before {name}, and does not include it")
+            elif held.isdisjoint(optimized):
+                self._watched.append((name, kind, tensors[0], tensors[0].detach().flatten()[:_COMPARED].clone()))
 
     def _log(self, message: str) -> None:
         hint = "Make it anew from the model whenever  tended.kept  is not empty."
         log.warning("%s", Problem("E349", message, hint=hint))
 
 
-def _lists_of(trained: list[nn.Parameter], excluded: set[int]) -> Iterator[Any]:
-    """Yield the lists, tuples and dicts of the process that hold just these parameters."""
-    ids = {id(parameter) for parameter in trained}
-    for holder in gc.get_referrers(trained[0]):
-        values = holder.values() if type(holder) is dict else holder if type(holder) in (list, tuple) else ()
-        if len(values) != len(ids) or {id(value) for value in values} != ids:
-            continue
-        if id(holder) not in excluded and not _is_internal(holder):
-            yield holder
+def _shapes_of(host: Mapping[str, nn.Parameter]) -> dict[int, list[torch.Size]]:
+    """Return the shapes of all parameters of the host, and of those that are trained, by their number."""
+    trained = [parameter for parameter in host.values() if parameter.requires_grad]
+    return {len(group): [parameter.shape for parameter in group] for group in ([*host.values()], trained) if group}
 
 
-def _is_internal(holder: Any) -> bool:
-    """Return whether Esper holds it, or an optimizer does, as the parameters of a group."""
-    for owner in gc.get_referrers(holder):
-        if type(owner) is dict and owner.get("params") is holder:
-            return True
-        # The attributes of an object are candidate in it, or in a dict of its own.
-        owners = [owner, *(gc.get_referrers(owner) if type(owner) is dict else ())]
-        if any(type(holding).__module__.startswith("esper_") for holding in owners):
-            return True
-    return False
+def _is(candidate: Any, kind: type) -> bool:
+    return issubclass(type(candidate), kind)  # isinstance() would ask proxies for their class
 
 
-def _copies_of(
-    model: nn.Module, host: dict[str, nn.Parameter], trained: list[nn.Parameter]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield the kind and a tensor of each copy of the host that no optimizer trains: a module, or tensors in order."""
-    shapes = {
-        len(parameters): [parameter.shape for parameter in parameters] for parameters in (trained, [*host.values()])
-    }
-    objects = gc.get_objects()
-    averaged = {id(candidate.get_submodule("module")) for candidate in objects if _is_average(candidate)}
-    optimizers = [candidate for candidate in objects if issubclass(type(candidate), torch.optim.Optimizer)]
-    elsewhere = {id(parameter) for parameter in host.values()}
-    elsewhere |= {
-        id(member)
-        for optimizer in optimizers
-        for group in getattr(optimizer, "param_groups", ())
-        for member in group["params"]
-    }
-    for candidate in objects:
-        if type(candidate) in (list, dict):
-            tensors = [*candidate.values()] if type(candidate) is dict else candidate
-            expected = shapes.get(len(tensors))
-            if expected is None or not all(isinstance(tensor, Tensor) for tensor in tensors):
-                continue
-            if [tensor.shape for tensor in tensors] != expected:
-                continue
-        elif issubclass(type(candidate), nn.Module) and issubclass(type(model), type(candidate)):
-            named = dict(candidate.named_parameters()) if vars(candidate).get("_modules") else {}  # or it is being made
-            if id(candidate) in averaged or named.keys() != host.keys():
-                continue
-            tensors = [*named.values()]
-        else:
-            continue
-        if elsewhere.isdisjoint(map(id, tensors)) and not _is_internal(candidate):
-            yield type(candidate).__name__, tensors[0]
+def _groups(optimizer: Any) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = getattr(optimizer, "param_groups", [])  # missing while an optimizer is being made
+    return groups
 
 
-def _warn_of_averages(model: nn.Module, changed: str) -> None:
+def _tensors_in(
+    candidate: Any, model: nn.Module, host: Mapping[str, nn.Parameter], shapes: Mapping[int, list[torch.Size]]
+) -> list[Tensor]:
+    """Return the tensors of a list, tuple or dict with the shapes of the host's, or of a module with its names."""
+    kind = type(candidate)
+    if kind in _BOXES:
+        expected = shapes.get(len(candidate))
+        if expected is None:
+            return []
+        values = [*candidate.values()] if kind is dict else [*candidate]
+        return values if all(map(_has_shape, values, expected)) else []
+    if _is(candidate, nn.Module) and issubclass(type(model), kind) and vars(candidate).get("_modules"):
+        named = dict(candidate.named_parameters())
+        return [*named.values()] if named.keys() == host.keys() else []
+    return []
+
+
+def _has_shape(value: Any, shape: torch.Size) -> bool:
+    return _is(value, Tensor) and value.shape == shape
+
+
+def _held_internally(candidates: list[Any]) -> set[int]:
+    """Return the ids of what objects of Esper hold as attributes, in the objects or in dicts of their own."""
+    owners = gc.get_referrers(*candidates)
+    tables = [owner for owner in owners if type(owner) is dict]
+    owners += gc.get_referrers(*tables) if tables else []
+    inside = [
+        held for owner in owners if type(owner).__module__.startswith("esper_") for held in gc.get_referents(owner)
+    ]
+    of_dicts = [held for table in inside if type(table) is dict for held in table.values()]
+    return {id(held) for held in (*inside, *of_dicts)}
+
+
+def _warn_of_averages(model: nn.Module, changed: str, objects: Iterable[Any]) -> None:
     """Log a warning for each average of the weights that no longer fits the model, which has ``changed`` (E349).
 
     An average is a copy that the model does not know, so the objects of the process are searched for modules with
@@ -135,7 +153,7 @@ def _warn_of_averages(model: nn.Module, changed: str) -> None:
     model_names = [name for name, _ in model.named_parameters()]
     host = Host(model).parameters().keys()
     kept = set(kept_parameters(model))
-    for average in [candidate for candidate in gc.get_objects() if _is_average(candidate)]:
+    for average in [candidate for candidate in objects if _is_average(candidate)]:
         names = [name for name, _ in average.get_submodule("module").named_parameters()]
         kind = type(average).__name__
         if not host <= set(names):
@@ -161,7 +179,7 @@ def kept_parameters(model: nn.Module) -> Iterator[str]:
 
 
 def _is_average(candidate: Any) -> bool:
-    if not issubclass(type(candidate), nn.Module):  # isinstance() would ask proxies for their class
+    if not _is(candidate, nn.Module):
         return False
     attributes = vars(candidate)
     return "module" in attributes.get("_modules", ()) and (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from safetensors.torch import save_file
 
 from esper_core.growth import Host
+from esper_core.leyline.files import read_bytes
 from esper_run.runs.directory import report_os_errors, write_json
 
 if TYPE_CHECKING:
@@ -56,5 +57,5 @@ def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, 
         with report_os_errors(folder):
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in grown.items()}, folder / GROWN_FILE)
         for file in configurations:
-            write_json(file, {**json.loads(file.read_text(encoding="utf-8")), _MARK: GROWN_FILE})
+            write_json(file, {**json.loads(read_bytes(file)), _MARK: GROWN_FILE})
     return saved

@@ -83,15 +83,15 @@ def load(
     """
     prefix = f"{prefix.removesuffix('.')}." if prefix else ""
     if isinstance(source, Mapping):
-        origin, network, state = "the state dict", Network.in_state(source, prefix), dict(source)
+        origin, state = "the state dict", part_of_state(prefix, source)
+        network = Network.in_state(state)
         if network is None:
             hint = "Pass the state dict of the grafted model. If nothing grew, use  model.load_state_dict(state)"
             raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
     else:
         origin = str(source)
         network, state = _read_beside_adapters(model, Path(source)) or _read(Path(source))
-        network = network.moved(lambda at: _below(prefix, at))
-    state = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+        network, state = network.moved(lambda at: _name_below(prefix, at)), part_of_state(prefix, state)
     registry = (load_plugins() if plugins is None else plugins).registry
 
     def find(id_: str) -> Variety:
@@ -104,10 +104,15 @@ def load(
     return model
 
 
-def _below(prefix: str, at: str) -> str | None:
+def part_of_state(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state dict of the part with this prefix."""
+    return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+
+
+def _name_below(prefix: str, at: str) -> str | None:
     """Return the name that a module has in the part with this prefix; None if it is not in it.
 
-    >>> _below("encoder.", "encoder.0"), _below("encoder.", "encoder"), _below("encoder.", "head")
+    >>> _name_below("encoder.", "encoder.0"), _name_below("encoder.", "encoder"), _name_below("encoder.", "head")
     ('0', '', None)
     """
     path = f"{at}."
@@ -174,7 +179,7 @@ def _read_beside_adapters(model: nn.Module, folder: Path) -> tuple[Network, dict
     if not file.is_file():
         return None
     try:
-        grown = decode(_bytes(file))
+        grown = decode(_bytes(file, tensor_bytes()))
     except SafetensorError as error:
         message = f"{file} does not contain the tensors of this network"
         raise GrowthError(Problem("E332", message, hint=f"The file is incomplete, or was changed: {error}")) from error

@@ -190,12 +190,12 @@ class Network:
             raise cls.invalid(source, _first_mistake(error), hint) from error
 
     @classmethod
-    def in_state(cls, state: Mapping[str, Any], prefix: str = "") -> Network | None:
-        """Return what a state dict has below ``prefix``; None if it has no journal, because nothing had grown."""
+    def in_state(cls, state: Mapping[str, Any]) -> Network | None:
+        """Return what a state dict has; None if it has no journal, because nothing had grown."""
         parts = [
-            (key[len(prefix) :].removesuffix(_KEY).removesuffix("."), _parse_entry(entry))
+            (key.removesuffix(_KEY).removesuffix("."), _parse_entry(entry))
             for key, entry in state.items()
-            if key.startswith(prefix) and cls.has_key(key)
+            if cls.has_key(key)
         ]
         parts.sort(key=lambda part: part[1].slots[0].order)
         return _joined("", parts) if parts else None

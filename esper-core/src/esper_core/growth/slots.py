@@ -236,11 +236,6 @@ class Slots:
         """Return the slots of this name, or whose names fit a pattern such as ``blocks.*.mlp``."""
         return [slot for name, slot in self._by_name.items() if name == pattern or matches(name, pattern)]
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters of the seeds, with names that begin with those of their slots."""
-        for name, slot in self._by_name.items():
-            yield from slot.named_parameters(prefix=name)
-
 
 def distinct_names(places: Sequence[tuple[str, str]]) -> list[str]:
     """Return a name for each slot, from the name that it has and the module that it is behind.

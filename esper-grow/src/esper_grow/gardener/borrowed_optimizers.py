@@ -26,7 +26,7 @@ from esper_core.leyline.protocols import State
 from esper_grow.gardener.checks import state_mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor, nn
 
@@ -222,7 +222,7 @@ class BorrowedOptimizers(OptimizerKeeper):
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
         owned = [id(parameter) for owner in self.owners() for parameter in owner.parameters]
-        grown = self._host.slots.named_parameters()
+        grown = grown_parameters(self._model)
         return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
 
     def state_dict(self) -> State:
@@ -232,7 +232,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             for number in self.seeds
             for position, owner in enumerate(self.owned_by_seed(number))
         }
-        names = {id(parameter): name for name, parameter in self._host.slots.named_parameters()}
+        names = {id(parameter): name for name, parameter in grown_parameters(self._model)}
         joined = [
             [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
             for _, group in self._groups()
@@ -254,7 +254,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def _arrange(self, joined: list[list[str]]) -> None:
         """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
-        named = dict(self._host.slots.named_parameters())
+        named = dict(grown_parameters(self._model))
         for (_, group), names in zip(self._groups(), joined, strict=True):
             order = {id(named[name]): position for position, name in enumerate(names)}
             positions = sorted(
@@ -325,6 +325,12 @@ class BorrowedOptimizers(OptimizerKeeper):
             for parameter in owner.parameters:
                 self._positions.pop(id(parameter), None)
         del self.seeds[number]
+
+
+def grown_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of the seeds in a model, with names that begin with those of their slots."""
+    for slot in Host(model).slots.each():
+        yield from slot.named_parameters(prefix=slot.name)
 
 
 _MEMBERS = ("params", "param_names")

@@ -19,7 +19,7 @@ from esper_core.growth import Host, Network, decode_state, encode_state, graft, 
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_grow.gardener import Gardener, Tended
-from esper_grow.network_files import load
+from esper_grow.network_files import load, part_of_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -229,7 +229,7 @@ class GrowthHook:
         if attachment.expects_state:
             if Host(module).is_grafted:
                 ungraft(module, discard=True)
-            attachment._loaded = Network.in_state(state, prefix) or attachment._loaded
+            attachment._loaded = Network.in_state(part_of_state(prefix, state)) or attachment._loaded
             for key in Host.split_state(state, prefix)[1]:
                 del state[key]  # the library loads this very dictionary
         elif not prefix and (attachment.gardener is None or attachment.gardener.model is module):

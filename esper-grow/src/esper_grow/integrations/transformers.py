@@ -20,7 +20,7 @@ from transformers.utils import logging
 from esper_core.growth import Example, Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.adapters import GROWN_FILE
-from esper_grow.gardener.borrowed_optimizers import unwrapped
+from esper_grow.gardener.borrowed_optimizers import grown_parameters, unwrapped
 from esper_grow.gardener.validation import first_batch
 from esper_grow.integrations.attachment import (
     BEST_LOSS,
@@ -118,7 +118,7 @@ class Grow(GrowsModel, TrainerCallback):
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
         )
-        for name, parameter in Host(model).slots.named_parameters():
+        for name, parameter in grown_parameters(model):
             if name in saved.get("optimizer", {}):
                 owner.state[parameter] = saved["optimizer"][name]
         self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
@@ -140,7 +140,7 @@ class Grow(GrowsModel, TrainerCallback):
         gardener = self.gardener
         assert gardener is not None
         optimizer_state = gardener.optimizer.state
-        named = Host(gardener.model).slots.named_parameters()
+        named = grown_parameters(gardener.model)
         parts = {
             "gardener": gardener.state_dict(),
             "optimizer": {
@@ -264,7 +264,7 @@ class _HostState:
         self._model = model
 
     def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        grown = {id(parameter) for _, parameter in Host(self._model).slots.named_parameters()}
+        grown = {id(parameter) for _, parameter in grown_parameters(self._model)}
         host_state = {**state, "state": dict(state["state"]), "param_groups": []}
         for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
             places = list(zip(group["params"], saved["params"], strict=True))

@@ -158,8 +158,6 @@ class Gardener:
             varieties = blueprints_of(blueprints, host, plugins)
             space = _action_space(model, varieties, batch)
             self._arm = policy_of(policy, space, plugins, steps, growth.price)
-            self._prospects = Prospects(host, varieties, growth, steps)
-            self._prospects.warn_of_arm(self._arm)
             save_growth_with_adapters(model)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
@@ -177,9 +175,9 @@ class Gardener:
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
                 self._phases.begin()
-            self._prospects.warn_at_start(network.evaluation.losses)
+            self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, steps)
+            self._prospects.warn_at_start(self._arm, network.evaluation.losses)
             self._best_loss = float(network.evaluation.losses.mean())
-            self._recorder = Recorder()
             self._record: LoopRecord | None = None
             if (run_dir := options.get("run_dir")) is not None:
                 plain = _plain_settings(self, space, growth, governor, seed)

@@ -68,21 +68,9 @@ class Prospects:
         self._offers = sorted(_offers(host, varieties, growth.price), key=lambda offer: offer.price)
         self._warned = False
 
-    def warn_of_arm(self, arm: Arm) -> None:
-        """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
-        plans = arm.impossible(self._steps)
-        if self._growth.gates != "off" and self._steps < SHORTEST_LOOP:
-            plans = (f"any seed to be kept, for which gates need {SHORTEST_LOOP}",)
-        hint = (
-            "Call tend() more often, such as every 20 batches, and pass the number of calls as  steps=…\n"
-            "A trainer's callback does so with  every=20."
-        )
-        for plan in plans:
-            message = f"{self._steps} calls of tend() are too few for {plan}"
-            log.warning("%s", Problem("E380", message, hint=hint))
-
-    def warn_at_start(self, losses: Tensor) -> None:
-        """Log a warning of prices beside these validation losses (E381), and of what so few can show (E382)."""
+    def warn_at_start(self, arm: Arm, losses: Tensor) -> None:
+        """Log warnings of too few steps, of prices beside these validation losses (E381), and of too few (E382)."""
+        self._warn_of_arm(arm)
         if not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
             return
         loss = float(losses.mean())
@@ -94,6 +82,19 @@ class Prospects:
         """Log a warning, once, if the validation loss has come to below every price (E381)."""
         if self._offers and 0.0 <= loss <= self._offers[0].price:
             self._warn_of_price(loss, 1.0)
+
+    def _warn_of_arm(self, arm: Arm) -> None:
+        """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
+        plans = arm.impossible(self._steps)
+        if self._growth.gates != "off" and self._steps < SHORTEST_LOOP:
+            plans = (f"any seed to be kept, for which gates need {SHORTEST_LOOP}",)
+        hint = (
+            "Call tend() more often, such as every 20 batches, and pass the number of calls as  steps=…\n"
+            "A trainer's callback does so with  every=20."
+        )
+        for plan in plans:
+            message = f"{self._steps} calls of tend() are too few for {plan}"
+            log.warning("%s", Problem("E380", message, hint=hint))
 
     def _warn_of_price(self, loss: float, share: float) -> None:
         dear = [offer for offer in self._offers if offer.price >= share * loss]

@@ -92,7 +92,7 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     "nothing": Example(
         "Nothing grows",
         "esper run examples/control-shuffled.yaml",
-        "The positions of the signal are shuffled, so that a convolution finds nothing. Every seed is pruned, rightly.",
+        "The positions of the signal are shuffled: neighbours say little. No seed is shown to pay; all are pruned.",
     ),
 }
 

@@ -222,6 +222,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "probes": probes,
+    "study-by-cell": partial(study, "Cell by cell"),
     "study-cells": partial(study, "Cells, on tuning seeds"),
     "study-changed": partial(study, "The data change: accuracy on old and new classes, by budget"),
     "study-criteria": partial(study, "# Growth at equal compute", "Criteria"),

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.headline.arms import DEFICIT, LATE, Point
+from benchmarks.headline.arms import DEFICIT, LATE, Point, best_of
 from esper_run.runs.statistics import Interval, holm, mean_interval, t_tail
 
 if TYPE_CHECKING:
@@ -76,13 +76,14 @@ def p_not_below(differences: Sequence[float], margin: float) -> float:
 class Criterion:
     """One row of the verdict: what is asked, what was measured, and by how much it was missed; None: not measured.
 
-    strict: it is missed by 0, too.
+    strict: it is missed by 0, too. over_cells: the same with the interval over cells instead of RNG seeds.
     """
 
     requirement: str
     measured: str
     missed_by: float | None
     strict: bool = False
+    over_cells: str = ""
 
     @property
     def verdict(self) -> str:
@@ -158,9 +159,8 @@ class CellResults:
     def train_on(self) -> str:
         """The best way to train a trained host on, by validation on tuning seeds."""
         study = self.study
-        return max(
-            ("continue", "fresh", "early"), key=lambda arm: study.score(arm, study.chosen(arm, late=True), late=True)
-        )
+        arms = ("continue", "fresh", "early")
+        return best_of({arm: study.score(arm, study.chosen(arm, late=True), late=True) for arm in arms})
 
     def kept(self) -> list[tuple[str, ...]]:
         """Return what growth from scratch kept in each run with the chosen rate and its neighbours."""
@@ -201,6 +201,12 @@ class Results:
             return None
         return mean_interval([fmean(measure(cell, seed) for cell in cells) for seed in self.seeds])
 
+    def over_cells(self, measure: Measure, cells: Sequence[CellResults]) -> Interval | None:
+        """Return the mean over RNG seeds, with the interval over cells: that of another choice of cells."""
+        if len(cells) < 2 or not self.seeds:
+            return None
+        return mean_interval([fmean(measure(cell, seed) for seed in self.seeds) for cell in cells])
+
 
 def robustness(cell: CellResults, seed: int, neighbour: int) -> float:
     """Return what growth loses more than the best static network at a neighbouring rate, in points."""
@@ -235,6 +241,19 @@ def from_trained(cell: CellResults, seed: int, budget: float, other: str, quanti
     return way * (grown - cell.at(other, seed, flops, quantity, trained=True))
 
 
+def left_alone(cell: CellResults, seed: int, budget: float, quantity: str = "accuracy") -> float:
+    """Return growing against leaving a trained host as it is; positive is better."""
+    host, way = cell.arm("host", seed), 1 if quantity == "accuracy" else -1
+    assert host is not None
+    before = 100 * host.accuracy if quantity == "accuracy" else host.loss
+    return way * (cell.at("grow", seed, budget * cell.unit(seed), quantity, trained=True) - before)
+
+
+def grown_late(cell: CellResults, seeds: Sequence[int], place: int) -> int:
+    """Return in how many runs from a trained host anything was kept, at one of the budgets."""
+    return sum(any(cell.late("grow", seed)[place].blocks) for seed in seeds)
+
+
 Missed = Callable[[Interval], float]
 Asked = tuple[str, Measure, Sequence[CellResults], Missed]
 
@@ -257,7 +276,14 @@ def _row(
     interval = results.pooled(measure, cells)
     if interval is None or math.isnan(interval.mean):
         return Criterion(requirement, "no such cells, or too few seeds", None)
-    return Criterion(requirement, f"{shown(interval)} points", missed(interval), strict="better than" in requirement)
+    is_strict, over_cells = "better than" in requirement, results.over_cells(measure, cells)
+    return Criterion(
+        requirement,
+        f"{shown(interval)} points",
+        missed(interval),
+        is_strict,
+        "" if over_cells is None else shown(over_cells),
+    )
 
 
 def _at_least(margin: float) -> Missed:
@@ -313,6 +339,16 @@ def _kept(results: Results) -> list[Criterion]:
     ]
 
 
+def kept_by_cell(results: Results, cell: CellResults) -> tuple[int, int]:
+    """Return in how many runs of a cell from scratch the needed block was kept, or any if none is needed; of how many.
+
+    The runs are those of the criteria: with the chosen rate and its neighbours.
+    """
+    names = cell.study.needed() if cell in results.deficient else set()
+    kept = [{block.rpartition("=")[2] for block in blocks} for blocks in cell.kept()]
+    return sum(bool(blocks & names if names else blocks) for blocks in kept), len(kept)
+
+
 def judged(requirement: str, outcomes: Sequence[bool], missed: Callable[[float], float], least: int) -> Criterion:
     """Return the verdict on a share. With fewer runs than ``least`` it counts only if its whole interval misses."""
     if not outcomes:
@@ -332,8 +368,9 @@ def shown(interval: Interval | None, digits: int = 1) -> str:
     if interval is None:
         return "–"
     if interval.low is None or interval.high is None:
-        return f"{interval.mean:+.{digits}f}"
-    return f"{interval.mean:+.{digits}f} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})"
+        return f"{interval.mean:+z.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{interval.mean:+z.{digits}f} ({interval.low:+z.{digits}f} to {interval.high:+z.{digits}f})"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def crossover(results: Results, quantity: str = "accuracy") -> float | None:

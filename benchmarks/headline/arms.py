@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from benchmarks.headline.cells import HOST, Setting, compose
 from benchmarks.headline.searches import Curve, asha, random_search
@@ -101,6 +101,8 @@ class Point:
         return fmean(self.classes[FIRST_CLASSES:])
 
 
+T = TypeVar("T")
+
 WORST_LOSS: Final = 10.0
 """Nats that count for a training whose loss is not finite."""
 
@@ -116,6 +118,15 @@ def pooled(records: Sequence[dict[str, Any]], flops: int | None = None) -> Point
         tuple(tuple(record["kept"] or filter(None, [record["architecture"]])) for record in records),
         tuple(records[0].get("classes", ())),
     )
+
+
+def best_of(scores: Mapping[T, float]) -> T:
+    """Return what has the best score, the first one of several whose scores differ by rounding alone.
+
+    >>> best_of({"a": 0.6445833333333333, "b": 0.6445833333333334})
+    'a'
+    """
+    return max(scores, key=lambda name: round(scores[name], 9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +245,7 @@ class CellStudy:
         if key not in self._choices:
             settings = self.settings(late=late, changed=changed)
             scores = {setting: self.score(arm, setting, late=late, changed=changed) for setting in settings}
-            self._choices[key] = max(scores, key=scores.__getitem__)
+            self._choices[key] = best_of(scores)
         setting: Setting = self._choices[key]
         return setting
 
@@ -243,7 +254,7 @@ class CellStudy:
         if "best" not in self._choices:
             names = [name for name in self.cell.parts[0].architectures() if name != HOST]
             scores = {name: max(self._static_score(name, setting) for setting in self.settings()) for name in names}
-            self._choices["best"] = max(scores, key=scores.__getitem__)
+            self._choices["best"] = best_of(scores)
         name: str = self._choices["best"]
         return name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from math import log
 from statistics import fmean
@@ -11,14 +12,19 @@ from benchmarks.headline.analysis import (
     CONTROL,
     CellResults,
     Results,
+    against_asha,
     criteria,
     crossover,
     from_trained,
+    grown_late,
+    kept_by_cell,
+    left_alone,
     shown,
 )
 from benchmarks.headline.arms import DEFICIT, CellStudy
 from benchmarks.headline.cells import CELLS
 from esper_run.formats import format_flops
+from esper_run.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +77,8 @@ def write_report(size: Size, store: Store, *, quick: bool) -> Path:
         "",
         "Accuracies in %, differences in points with 95 % intervals over RNG seeds, losses in nats per example.",
         "",
-        *_section("Criteria", ("asked", "measured", "verdict"), _criteria(done, size)),
+        *_section("Criteria", ("asked", "measured", "interval over cells", "verdict"), _criteria(done, size)),
+        *_section("Cell by cell", _cells_head(size), map(partial(_cell_by_cell, done), done.cells)),
         *_section(
             "Cells, on tuning seeds", ("cell", "host", "best", "which", "kind"), map(_cell, map(CellResults, tuned))
         ),
@@ -104,16 +111,53 @@ def _criteria(results: Results, size: Size) -> list[Sequence[str]]:
     rows = criteria(results) if results.cells else []
     so_far = ["" if is_complete or criterion.missed_by is None else "so far " for criterion in rows]
     return [
-        (criterion.requirement, criterion.measured, prefix + criterion.verdict)
+        (criterion.requirement, criterion.measured, criterion.over_cells, prefix + criterion.verdict)
         for criterion, prefix in zip(rows, so_far, strict=True)
     ]
+
+
+def _cells_head(size: Size) -> Sequence[str]:
+    shares = ", ".join(f"{100 * budget:g} %" for budget in size.budgets)
+    return (
+        "cell",
+        "against ASHA",
+        "block kept",
+        "trained, over training on at 25 %",
+        "in nats",
+        f"runs that grew at {shares}",
+    )
+
+
+def _cell_by_cell(results: Results, cell: CellResults) -> Sequence[str]:
+    """Return what growing was worth in one cell, and in how many runs anything grew."""
+    seeds, budgets = results.seeds, cell.study.size.budgets
+
+    def over_training_on(quantity: str, digits: int) -> str:
+        gains = [from_trained(cell, seed, 0.25, cell.train_on, quantity) for seed in seeds]
+        return shown(mean_interval(gains), digits)
+
+    kept, runs = kept_by_cell(results, cell)
+    grown = ", ".join(str(grown_late(cell, seeds, place)) for place in range(len(budgets)))
+    return (
+        cell.study.cell.title,
+        shown(mean_interval([against_asha(cell, seed) for seed in seeds])),
+        f"{kept} of {runs}",
+        over_training_on("accuracy", 1),
+        over_training_on("loss", 3),
+        f"{grown} of {len(seeds)}",
+    )
 
 
 def _cell(cell: CellResults) -> Sequence[str]:
     study = cell.study
     kind = "deficit" if cell.deficit >= DEFICIT else "control" if cell.deficit < CONTROL else "between"
     scores = [f"{100 * study.score(arm, study.chosen(arm)):.1f}" for arm in ("host", "best")]
-    return (study.cell.title, *scores, study.best_architecture(), f"{kind}, {cell.deficit:+.1f}")
+    return (
+        study.cell.title,
+        *scores,
+        study.best_architecture(),
+        f"{kind}, {cell.deficit:+.1f}".replace("-", "\N{MINUS SIGN}"),
+    )
 
 
 def _settings(study: CellStudy) -> Sequence[str]:
@@ -162,6 +206,18 @@ def _trained(results: Results) -> list[str]:
                 for budget in budgets
             ]
             rows.append((TRAINED[other], *(shown(interval, digits) for interval in intervals)))
+        idle = [
+            results.pooled(partial(left_alone, budget=budget, quantity=quantity), results.deficient)
+            for budget in budgets
+        ]
+        rows.append(("leave it as it is", *(shown(interval, digits) for interval in idle)))
+        if quantity == "accuracy":
+            runs = len(results.seeds) * len(results.deficient)
+            grew = [
+                sum(grown_late(cell, results.seeds, place) for cell in results.deficient)
+                for place in range(len(budgets))
+            ]
+            rows.append(("runs that grew", *(f"{count} of {runs}" for count in grew)))
         head = ("growing against", *(f"{100 * budget:g} %" for budget in budgets))
         lines += _section(f"A trained network: {unit}, by budget", head, rows)
         share = crossover(results, quantity)

@@ -1,5 +1,6 @@
 """scikit-learn's digits as a task, and the error where it is missing."""
 
+import random
 import re
 import sys
 from importlib.util import find_spec
@@ -39,6 +40,20 @@ def test_a_missing_scikit_learn_is_reported_with_the_command_that_installs_it(mo
         ConfigError, match=r"E120 the task digits needs scikit-learn[\s\S]*pip install .esper-tasks.digits.."
     ):
         digits()
+
+
+@pytest.mark.usefixtures("scikit_learn")
+def test_loading_leaves_pythons_random_generator_as_it_was(monkeypatch):
+    """To import scikit-learn draws from it, of which a run would warn (E237)."""
+
+    def drawing(name):
+        random.random()
+        return sys.modules[name]
+
+    monkeypatch.setattr("esper_tasks.digits.import_module", drawing)
+    state = random.getstate()
+    digits()
+    assert random.getstate() == state
 
 
 with_scikit_learn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")

@@ -1,6 +1,6 @@
 """Tasks and hosts for Esper; all data are generated, local, or your own, and nothing is downloaded.
 
-    mnist1d            ten digits as short signals, and with shuffled positions as negative control
+    mnist1d            ten digits as short signals, and with shuffled positions, so that neighbours say little
     stripes            four patterns in noise, made in milliseconds, for tests
     images_synthetic   eight waves in noisy colour images
     marked_sum         tokens whose answer needs attention between them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from importlib import import_module
 from typing import Any
 
@@ -34,8 +35,12 @@ def digits(*, validation: int = 300, test: int = 300, seed: int = 0) -> Classifi
 
 
 def _loaded() -> Any:
+    # To import scikit-learn draws from Python's own generator, whose state is not this task's to change.
+    state = random.getstate()
     try:
         return import_module("sklearn.datasets").load_digits()
     except ImportError as error:
         hint = "Install it:  pip install 'esper-tasks[digits]'"
         raise ConfigError(Problem("E120", f"the task digits needs scikit-learn: {error}", hint=hint)) from error
+    finally:
+        random.setstate(state)

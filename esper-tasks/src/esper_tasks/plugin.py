@@ -16,7 +16,7 @@ TASKS: Final = {
     "mnist1d-shuffled": (
         "mnist1d:mnist1d_shuffled",
         "Mnist1d",
-        "The same with the positions permuted: the negative control.",
+        "The same with the positions permuted: neighbours say little.",
     ),
     "stripes": ("stripes:stripes", "Stripes", "Four short patterns in noise; made in milliseconds, for tests."),
     "images-synthetic": (

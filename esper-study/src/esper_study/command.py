@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
+from esper_core.leyline.errors import printable
 from esper_study.actions import format_action, parse_action
 
 if TYPE_CHECKING:
@@ -238,4 +239,4 @@ def _warn(notes: Sequence[str]) -> None:
 def _print(*lines: str, err: bool = False) -> None:
     """Print lines with control characters escaped, since names of arms and plugins come from files."""
     for line in lines:
-        click.echo("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line), err=err)
+        click.echo(printable(line), err=err)

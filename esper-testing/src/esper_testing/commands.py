@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from esper_core.leyline.errors import ConfigError, Problem
+from esper_core.leyline.errors import ConfigError, Problem, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ def check(
     results: list[CheckResult] = []
     with _one_thread():
         for component in components:
-            click.echo(f"checking {_visible(component.id)} …", err=True)
+            click.echo(f"checking {printable(component.id)} …", err=True)
             results += run_checks(component_checks(component, settings.get(component.id)))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
@@ -101,7 +101,7 @@ def _one_thread() -> Iterator[None]:
 
 def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:
     if not results:
-        click.echo(f"{_visible(plugin)} has no components to check.")
+        click.echo(f"{printable(plugin)} has no components to check.")
         return
     rows = [["component", *COUNTED]]
     for component in dict.fromkeys(result.component for result in results):
@@ -120,18 +120,10 @@ def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:
 
 def _print_rows(rows: Iterable[Sequence[str]]) -> None:
     """Print aligned columns, two spaces apart."""
-    cells = [[_visible(cell) for cell in row] for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     for row in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _visible(text: str) -> str:
-    """Return ``text`` with control characters escaped."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
 
 
 @dataclass(frozen=True, slots=True)

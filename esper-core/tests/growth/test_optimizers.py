@@ -331,13 +331,17 @@ def test_a_seeds_schedule_begins_with_its_first_step_and_ends_when_it_is_kept():
 
 
 def test_gradients_are_clipped_by_their_own_norm_not_by_that_of_a_scaled_loss():
-    parameter = nn.Parameter(torch.zeros(4))
+    parameter, block = nn.Parameter(torch.zeros(4)), nn.Linear(3, 1, bias=False)
+    block.number = 0  # type: ignore[assignment]
     settings = OptimizerConfig(kind="sgd", learning_rate=1.0, momentum=0.0, clip_norm=3.0)
     keeper = OptimizerKeeper([parameter], host_settings=settings, seed_settings=settings)
+    keeper.adopt(block)  # type: ignore[arg-type]
     keeper.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    keeper.backward(parameter.sum())
-    keeper.step(())
+    before = block.weight.detach().clone()
+    keeper.backward(parameter.sum() + block.weight.sum())
+    keeper.step([0])
     assert parameter.tolist() == [-1.0] * 4
+    torch.testing.assert_close(block.weight.detach(), before - 1.0)
 
 
 def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm():

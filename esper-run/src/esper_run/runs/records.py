@@ -299,7 +299,12 @@ def resume_hint(path: Path | str) -> str:
 
 def _read(model: type[_Model], path: Path, sums: Mapping[str, str] = MappingProxyType({})) -> tuple[Any, _Model]:
     """Return what a JSON file holds, and its checked part. ``sums``: the SHA-256 of files, by name."""
-    value = read_json(path)
+    try:
+        value = read_json(path)
+    except FileNotFoundError:
+        if path.name not in sums:
+            raise
+        raise RunFolderError.unreadable(path, "it was there when the run ended, and is missing") from None
     if path.name in sums and sha256(read_bytes(path)).hexdigest() != sums[path.name]:
         raise RunFolderError.unreadable(path, "it was changed since the run wrote it")
     try:

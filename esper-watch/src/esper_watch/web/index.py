@@ -345,7 +345,7 @@ def card_of(followed: FollowedRun) -> Card:
         return Card(
             name=followed.path.name,
             status=history.status,
-            headline=headline(report),
+            headline=report.changed or headline(report),
             started=str(report.manifest.get("started", "")),
             facts=(
                 *(("Trouble", text) for text in lost_seeds(history)),

@@ -71,3 +71,12 @@ def test_the_main_ways_through_the_code_stay_short():
     assert measured.keys() == BOUNDS.keys()
     assert {way: count for way, count in measured.items() if count > BOUNDS[way]} == {}
     assert min(measured.values()) > 10, "something was counted"
+
+
+@pytest.mark.slow
+@pytest.mark.library("transformers")
+def test_a_gardener_on_a_frozen_transformer_copies_nothing_that_is_frozen():
+    from benchmarks import adapters
+
+    *memory, _ = adapters.figures(1)
+    assert [figure.key for figure in memory if not figure.is_within_bound] == []

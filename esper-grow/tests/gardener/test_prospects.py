@@ -79,6 +79,8 @@ def test_a_seed_is_kept_in_eight_tends_and_early_stopping_can_watch_its_branch(c
         ({"growth": {"price": 0.01}, "loss": lambda *arguments: per_example(*arguments) - 1.0}, ""),
         ({"certainty": 30.0}, r"E382 400 validation examples show gains from about .* nats .*1,600 .*permissive"),
         ({"certainty": 30.0, "growth": {"gates": "permissive"}, "examples": 4000}, ""),
+        ({"growth": {"price": 0.01, "gates": "off"}}, "E381 no seed can be kept"),
+        ({"growth": {"price": 0.01, "gates": "off"}, "policy": PlannedPolicy({})}, ""),
         ({}, ""),
     ],
 )

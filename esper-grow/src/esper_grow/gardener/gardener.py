@@ -175,8 +175,8 @@ class Gardener:
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
                 self._phases.begin()
-            self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, steps)
-            self._prospects.warn_at_start(self._arm, network.evaluation.losses)
+            self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
+            self._prospects.warn_at_start(network.evaluation.losses)
             self._best_loss = float(network.evaluation.losses.mean())
             self._record: LoopRecord | None = None
             if (run_dir := options.get("run_dir")) is not None:

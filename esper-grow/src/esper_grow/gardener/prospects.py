@@ -58,20 +58,23 @@ class Prospects:
         host: Grafted.
         varieties: What may grow, by slot.
         growth: The price, and how strict the gates are.
+        arm: Who decides.
         steps: Planned calls of ``tend``.
     """
 
     def __init__(
-        self, host: Host, varieties: Mapping[str, Sequence[Variety]], growth: GrowthConfig, steps: int
+        self, host: Host, varieties: Mapping[str, Sequence[Variety]], growth: GrowthConfig, arm: Arm, steps: int
     ) -> None:
-        self._growth, self._steps = growth, steps
+        self._growth, self._arm, self._steps = growth, arm, steps
         self._offers = sorted(_offers(host, varieties, growth.price), key=lambda offer: offer.price)
+        # Without gates a policy that was not built for the loop decides by rules of its own.
+        self._judged = growth.gates != "off" or hasattr(arm.policy, "for_loop")
         self._warned = False
 
-    def warn_at_start(self, arm: Arm, losses: Tensor) -> None:
+    def warn_at_start(self, losses: Tensor) -> None:
         """Log warnings of too few steps, of prices beside these validation losses (E381), and of too few (E382)."""
-        self._warn_of_arm(arm)
-        if not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
+        self._warn_of_steps()
+        if not self._judged or not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
             return
         loss = float(losses.mean())
         self._warn_of_price(loss, DEAR_SHARE)
@@ -80,12 +83,12 @@ class Prospects:
 
     def warn_again(self, loss: float) -> None:
         """Log a warning, once, if the validation loss has come to below every price (E381)."""
-        if self._offers and 0.0 <= loss <= self._offers[0].price:
+        if self._judged and self._offers and 0.0 <= loss <= self._offers[0].price:
             self._warn_of_price(loss, 1.0)
 
-    def _warn_of_arm(self, arm: Arm) -> None:
+    def _warn_of_steps(self) -> None:
         """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
-        plans = arm.impossible(self._steps)
+        plans = self._arm.impossible(self._steps)
         if self._growth.gates != "off" and self._steps < SHORTEST_LOOP:
             plans = (f"any seed to be kept, for which gates need {SHORTEST_LOOP}",)
         hint = (

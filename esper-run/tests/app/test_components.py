@@ -21,13 +21,6 @@ class Bare:
 class Numb(Bare):
     def score(self, *signals): return 0.5
 
-class Old:
-    def act(self, *arguments): ...
-    def state(self): ...
-    def load(self, state): ...
-
-def old(*arguments, **settings): return Old()
-
 class Half(Bare):
     metric = Metric("accuracy", "up", "%")
     shape = DataShape("sequence", (1, 16), 4)
@@ -44,14 +37,13 @@ def number(*arguments, **settings): return 3
 """
 COMPONENTS = {
     "task": {"half": "Half", "mute": "Mute", "unmeasured": "Unmeasured"},
-    "policy": {"odd": "number", "old": "old"},
+    "policy": {"odd": "number"},
     "reward": {"odd": "Bare", "numb": "Numb"},
     **{"host": {"odd": "number"}, "schedule": {"odd": "Bare"}, "sink": {"odd": "Bare"}},
 }
 
 ODD = [
     ("policy", "{use: odd/odd}", "builds int without the method act"),
-    ("policy", "{use: odd/old}", "builds Old with state and load, which no run calls"),
     ("host", "odd/odd", "builds int, not a torch.nn.Module"),
     ("reward", "odd/odd", "builds Bare without the method score"),
     ("optimizer", "{host: {schedule: odd/odd}}", "builds Bare without the method factor"),

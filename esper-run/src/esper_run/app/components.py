@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
-from esper_core.leyline.protocols import DataShape, Policy, Resumable, Reward, Schedule, Sink, Task
+from esper_core.leyline.protocols import DataShape, Policy, Reward, Schedule, Sink, Task
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import SITE_KINDS, HostSpec
 from esper_core.plugins import Component, attributed_to, import_target
@@ -87,10 +87,6 @@ def check_component(component: Component, built: Any) -> None:
             hint = f"The {name} of a {kind} is a {expected_type.__name__}."
     if kind == "task" and not defect and (wrong := _wrong_attribute(built.metric, built.shape)):
         defect, hint = f", whose {wrong}", "See esper_core.leyline.Metric and DataShape."
-    renamed = callable(getattr(built, "state", None)) and callable(getattr(built, "load", None))
-    if kind == "policy" and renamed and not isinstance(built, Resumable):
-        defect = " with state and load, which no run calls"
-        hint = "Call them state_dict and load_state_dict: see esper_core.leyline.Resumable."
     if defect:
         raise PluginError(
             Problem("E231", f"{title} builds {type(built).__name__}{defect}", path=title.target, hint=hint)

@@ -140,7 +140,8 @@ def died(folder: Path) -> None:
     run = ended(folder, "swift-heron")
     (run / "summary.json").unlink()
     manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
-    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running", "process": None}), encoding="utf-8")
+    manifest |= {"status": "running", "process": None, "sha256": {}}
+    (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def name_taken(folder: Path) -> None:

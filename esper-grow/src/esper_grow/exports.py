@@ -122,7 +122,7 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
             raise _refusal(msg)
         holder = nn.Identity()  # a Sequential calls it as one of its layers
         for at, module in grown.items():
-            holder.add_module(at.replace(".", "_"), module)
+            holder.add_module(at.replace(".", "_") or "_", module)  # "" is a slot behind the exported part itself
             plain.get_submodule(at).register_forward_hook(module)
         plain.add_module(_HOLDER, holder)
     return plain, grown
@@ -415,7 +415,7 @@ def load(host, file=Path(__file__).with_name("network.safetensors")):
     holder = nn.Identity()
     for at, grown in GROWN.items():
         layers = grown().to(next(host.parameters()).device)
-        holder.add_module(at.replace(".", "_"), layers)
+        holder.add_module(at.replace(".", "_") or "_", layers)
         host.get_submodule(at).register_forward_hook(layers)
     if GROWN:
         host.add_module("{holder}", holder)

@@ -1,5 +1,7 @@
 """Gardeners of parts: a grown part that was moved into another model, and parts of one model that grow apart."""
 
+import importlib.util
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 import esper_grow as esper
 from esper_core import EsperError, SlotPlace
 from esper_core.growth import slots_of
-from tests.support.core_worlds import NoisyHost, per_example, same
+from tests.support.core_worlds import NoisyHost, add_seed, per_example, same
 from tests.support.loops import Loop, adam, make_loop, planned
 
 PLACES = {"stem": SlotPlace("stem", stack=2)}
@@ -67,3 +69,18 @@ def test_parts_that_grow_apart_are_saved_together_without_a_trace(tmp_path):
         return reports
 
     assert grow(save=True) == grow(save=False)
+
+
+def test_a_part_is_exported_with_what_grew_behind_the_part_itself(tmp_path):
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2))
+    esper.graft(model, {"slot": "0"}, example=torch.randn(3, 4))
+    add_seed(model, "slot", fossil=True)
+    inputs, part = torch.randn(5, 4), model[0]
+    plain = esper.export(part, path=tmp_path)
+    assert not hasattr(plain, "_esper")
+    torch.testing.assert_close(plain(inputs), part(inputs))
+    spec = importlib.util.spec_from_file_location("exported_part", tmp_path / "network.py")
+    exported = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exported)
+    again = exported.load(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    torch.testing.assert_close(again(inputs), part(inputs))

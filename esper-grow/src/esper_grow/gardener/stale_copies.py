@@ -45,7 +45,7 @@ class StaleCopies:
     def check(self, changed: Sequence[str], kept: Sequence[str]) -> None:
         """Look for them after a ``tend``, with what it ``changed``, in words, and the seeds that it ``kept``."""
         for name, kind, tensor, values in self._watched:
-            if not tensor.detach().flatten()[:_COMPARED].equal(values):  # so it is an average, and no copy of the best
+            if not torch.equal(_start_of(tensor), values):  # so it is an average, and no copy of the best
                 self._log(f"an average of the weights ({kind}) was made before {name}, and does not include it")
         self._watched = []
         if not changed:
@@ -64,7 +64,8 @@ class StaleCopies:
     def _find(self, name: str, objects: list[Any], shapes: Mapping[int, list[torch.Size]]) -> None:
         """Log lists without what was kept, and watch copies without it until the next call."""
         host = self._form.of_host
-        trained = [parameter for parameter in host.values() if parameter.requires_grad]
+        trained = {key: parameter for key, parameter in host.items() if parameter.requires_grad}
+        first = next(iter(trained), "")
         of_optimizers = [
             group["params"] for optimizer in objects if _is(optimizer, Optimizer) for group in _groups(optimizer)
         ]
@@ -79,7 +80,7 @@ class StaleCopies:
             return
         internal = _held_internally([candidate for candidate, _ in holders])
         optimized = {id(parameter) for parameters in of_optimizers for parameter in parameters}
-        ids = {id(parameter) for parameter in trained}
+        ids = {id(parameter) for parameter in trained.values()}
         for candidate, tensors in holders:
             kind, held = type(candidate).__name__, {id(tensor) for tensor in tensors}
             if id(candidate) in internal or id(candidate) in self._reported:
@@ -87,8 +88,10 @@ class StaleCopies:
             if held == ids:
                 self._reported.add(id(candidate))
                 self._log(f"a {kind} of {len(held)} parameters was made before {name}, and does not include it")
-            elif held.isdisjoint(optimized):
-                self._watched.append((name, kind, tensors[0], tensors[0].detach().flatten()[:_COMPARED].clone()))
+            elif trained and held.isdisjoint(optimized):
+                # A frozen one is the same in an average.
+                place = [*host].index(first) if len(tensors) == len(host) else 0
+                self._watched.append((name, kind, tensors[place], _start_of(tensors[place])))
 
     def _log(self, message: str) -> None:
         hint = "Make it anew from the model whenever  tended.kept  is not empty."
@@ -99,6 +102,11 @@ def _shapes_of(host: Mapping[str, nn.Parameter]) -> dict[int, list[torch.Size]]:
     """Return the shapes of all parameters of the host, and of those that are trained, by their number."""
     trained = [parameter for parameter in host.values() if parameter.requires_grad]
     return {len(group): [parameter.shape for parameter in group] for group in ([*host.values()], trained) if group}
+
+
+def _start_of(tensor: Tensor) -> Tensor:
+    """Return some values of a tensor, which may be moved and cast until they are compared."""
+    return tensor.detach().flatten()[:_COMPARED].to("cpu", torch.float64, copy=True)
 
 
 def _is(candidate: Any, kind: type) -> bool:

@@ -100,7 +100,7 @@ def test_skipped_events_are_reported(run):
 def test_the_drawing_fits_its_width_and_shows_lives(run):
     drawing = draw(read_history(run), width=80)
     assert max(len(line) for line in drawing.splitlines()) <= 80
-    assert "grown 3 early conv_light  ··░░▒▒▓█" in drawing
+    assert "  3 early conv_light  ··░░▒▒▓█" in drawing
     assert "100 % trained" in drawing
 
 
@@ -250,7 +250,7 @@ def test_control_characters_of_a_run_are_escaped(run):
         drawing = answer.stdout
         assert all(sign.isprintable() for sign in drawing if sign != "\n")
         assert not [line for line in drawing.splitlines() if line.startswith("second")]
-        assert max(map(len, drawing.splitlines())) <= width
+        assert max(map(len, drawing.splitlines()[1:])) <= width, "all but the name, which can be copied"
     for phrase in ("otter\\x1b]0;pwned", "E232 it raised \\x1b]0;pwned", "hot\\x1b", "moved"):
         assert phrase in drawing
 
@@ -318,9 +318,9 @@ def test_names_in_any_script_are_aligned_in_columns(tmp_path):
     assert {before(line, "▁") for line in curves} == {2 + max(map(cell_len, NAMES)) + 2}
     seeds = [replace(SEED, seed_id=number, slot=name, blueprint="a/conv") for number, name in enumerate(NAMES)]
     steps = [replace(change, step=1, was=Stage.GERMINATED, now=Stage.TRAINING) for change in seeds]
-    lines = [line for line in lines_of(tmp_path, ("grown",), *seeds, *steps) if line.startswith("  grown 3 ")]
+    lines = [line for line in lines_of(tmp_path, ("grown",), *seeds, *steps) if line.startswith("  3 ")]
     assert len(lines) == len(NAMES)
-    widest = max(cell_len(f"grown 3 {name} conv") for name in NAMES)
+    widest = max(cell_len(f"3 {name} conv") for name in NAMES)
     assert {before(line, "··") for line in lines} == {2 + widest + 2}
 
 
@@ -331,3 +331,13 @@ def test_no_line_with_wide_letters_is_wider_than_the_terminal(tmp_path, width):
     lines = lines_of(tmp_path, (long, "twin"), *seeds, width=width)
     assert max(map(cell_len, lines)) <= width
     assert len([line for line in lines if "…" in line]) >= 3, "the arm, the life and the reason"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_on_a_narrow_terminal_the_name_is_whole_and_no_word_is_cut(tmp_path, width):
+    """A column that does not fit whole is left out, as is the arm of lives that all have the same."""
+    run = tmp_path / "20261121-101512-a-name-that-is-longer-than-most"
+    run.mkdir()
+    lines = lines_of(run, ("heuristic", "twin"), replace(SEED, arm="heuristic"), width=width)
+    assert lines[0].startswith(run.name)
+    assert [line for line in lines if "…" in line and "双" not in line] == [], "the reason may be long"

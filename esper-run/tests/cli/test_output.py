@@ -81,6 +81,20 @@ def test_warnings_are_wrapped_between_words_on_a_terminal(capsys, terminal, monk
     assert lines[:2] == ["warning: too few too few too", "  few too few too few too few"]
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_names_are_whole_and_words_unbroken_on_a_narrow_terminal(columns, terminal, monkeypatch) -> None:
+    """A table that does not fit is printed row by row: the name in a line of its own, and its cells below."""
+    name, finding = "20261121-101512-a-name-that-is-longer-than-most", "accuracy: heuristic 81.7\N{NO-BREAK SPACE}%"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_table(["run", "status", "began", "test"], [[name, "done", "2026-11-21 10:15", f"{finding}, twin 58.8"]])
+    lines = terminal.getvalue().splitlines()
+    assert lines[0] == name
+    assert {word for line in lines for word in line.split()} >= {*f"{finding}, twin 58.8".split(), "done", "2026-11-21"}
+    assert max(map(len, lines[1:])) < columns
+    assert not any(line.lstrip().startswith("%") for line in lines)
+
+
 def results(mean: float | None) -> dict[str, Any]:
     test = {"mean": mean, "ci_low": None, "ci_high": None, "n": 1}
     arms = {"grown": {"test": test, "params": 1200.0, "flops": 3.4e12, "reward": None}}

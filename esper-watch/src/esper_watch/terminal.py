@@ -97,9 +97,10 @@ def draw(history: History, *, width: int = 80, height: int | None = None) -> str
 
     There are ``MAX_LIVES`` seeds at most, fewer where all lines would not fit into ``height``.
     """
-    lines = [
-        f"{printable(history.name)}   {printable(history.status)}, {format_percent(history.share_done, 0)} trained"
-    ]
+    name, done = printable(history.name), plain(format_percent(history.share_done, 0))
+    status = f"{printable(history.status)}, {done} trained"
+    is_narrow = cell_len(f"{name}   {status}") > width
+    lines = [status] if is_narrow else []
     if history.reason:
         lines.append(f"  {_first_line(history.reason)}")
     for text in history.skipped:
@@ -110,7 +111,8 @@ def draw(history: History, *, width: int = 80, height: int | None = None) -> str
     lives = MAX_LIVES if height is None else min(MAX_LIVES, max(3, height - len(lines) - 5))
     # Beside each other: the seeds of one network.
     lines += life_lines(history, sorted(history.seeds, key=lambda life: (life.round, life.seed))[:lives], width)
-    return "\n".join(cut(plain(line), width).rstrip() for line in lines)
+    first = name if is_narrow else f"{name}   {status}"  # whole in any case, since it is copied from here
+    return "\n".join([first, *(cut(plain(line), width).rstrip() for line in lines)])
 
 
 def phase_text(history: History) -> str:
@@ -145,6 +147,10 @@ def arm_lines(history: History, width: int) -> list[str]:
     ]
     cells = [row[: len(head)] for row in (head, *rows)]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(head))]
+    longest = max(cell_len(printable(arm)) for arm in arms)
+    while len(widths) > 1 and min(longest, width // 4) + sum(2 + size for size in widths) + 12 > width:
+        widths = widths[:-1]  # what does not fit whole is left out
+    cells = [row[: len(widths)] for row in cells]
     names = [cut(printable(arm), max(8, width // 4)) for arm in arms]
     name_width = max(map(cell_len, names))
     room = max(8, width - 2 - name_width - sum(2 + column_width for column_width in widths) - 2)
@@ -232,8 +238,9 @@ def life_lines(history: History, shown: Sequence[SeedLife], width: int) -> list[
     """Return a line of stages for each of some seeds, below a legend."""
     if not shown:
         return []
-    labels = [f"{life.arm} {life.seed} {life.slot} {short_name(life.blueprint)}" for life in shown]
-    labels = [cut(printable(label), max(16, width // 2)) for label in labels]
+    has_arms = len({life.arm for life in shown}) > 1
+    labels = [f"{life.arm if has_arms else ''} {life.seed} {life.slot} {short_name(life.blueprint)}" for life in shown]
+    labels = [cut(printable(label.strip()), max(16, width // 2)) for label in labels]
     label_width = max(map(cell_len, labels))
     legend = textwrap.wrap(LEGEND.replace("  ", "\t").replace(" ", NO_BREAK), max(16, width), expand_tabs=False)
     lines = ["", *(plain(line.replace("\t", "  ")) for line in legend)]

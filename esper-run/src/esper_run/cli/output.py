@@ -150,10 +150,11 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table on stdout: ruled on a terminal, or row by row where that is too narrow; plain lines elsewhere."""
-    lines = [[printable(plain(cell)) for cell in row] for row in (head, *rows)]
-    if is_wide(*lines):
-        _print_rows(*lines)
+    rows = list(rows)
+    if is_wide(head, *rows):
+        _print_rows(head, *rows)
         return
+    lines = [[printable(plain(cell)) for cell in row] for row in (head, *rows)]
     if sys.stdout.isatty():
         _print_ruled(*lines)
         return
@@ -173,7 +174,7 @@ def is_wide(head: Sequence[str], *rows: Sequence[str]) -> bool:
 def _print_rows(head: Sequence[str], *rows: Sequence[str]) -> None:
     """Print each row as lines below its first cell, which is never broken: a name is copied from there."""
     for name, *cells in rows:
-        print_line(name)
+        print_line(printable(plain(name)))
         print_facts([*zip(head[1:], cells, strict=True)])
 
 
@@ -243,7 +244,12 @@ def _print_comparisons(metric: Metric, comparisons: Sequence[Mapping[str, Any]])
         holm = comparison["p"] if len(comparisons) == 1 else comparison.get("p_holm")
         figures = [difference, interval, str(comparison["n"]), format_p(comparison["p"]), format_p(holm)]
         rows.append([comparison["a"], comparison["b"], *figures, comparison["verdict"]])
-    print_table(head, rows)
+    if not is_wide(head, *rows):
+        print_table(head, rows)
+        return
+    for a, b, difference, interval, n, p, holm, verdict in rows:
+        adjusted = "" if holm == p else f" ({holm} by Holm)"
+        print_wrapped(f"{a} against {b}: {difference} ({interval}), n = {n}, p = {p}{adjusted}: {verdict}")
 
 
 def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:

@@ -180,7 +180,7 @@ def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_t
 
     grow, watching = world.Grow(["host.stem"], **{**planned("host.stem"), "steps": None}), Watching()
     stopping = world.pl.callbacks.EarlyStopping("esper_best_loss", patience=9)
-    trainer = world.pl.Trainer(max_epochs=4, callbacks=[grow, watching, stopping], **QUIET)
+    trainer = world.pl.Trainer(max_epochs=4, callbacks=[grow, watching, stopping], enable_checkpointing=False, **QUIET)
     trainer.fit(world.new(), *world.loaders)
     assert len(grow.tended) == grow.gardener.steps == 24
     assert [logged for logged, _ in watching.seen] == pytest.approx([best for _, best in watching.seen])

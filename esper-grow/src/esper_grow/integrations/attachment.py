@@ -179,7 +179,7 @@ class GrowsModel:
         self, settings: Mapping[str, Any], validation: Iterable[Any] | None, steps: int | None, every: int | None
     ) -> None:
         self._attachment = Attachment(settings, every)
-        self._validation, self._steps = validation, steps
+        self._validation, self._steps, self._every = validation, steps, every
 
     @property
     def gardener(self) -> Gardener | None:
@@ -192,6 +192,7 @@ class GrowsModel:
         In few epochs it is called more often, or nothing could grow.
         """
         attachment = self._attachment
+        attachment.every = self._every  # a training before this one may have been a short one
         if self._steps is not None:
             return self._steps
         is_short = epochs is not None and 0 < epochs < FEW_EPOCHS

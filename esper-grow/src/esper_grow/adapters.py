@@ -1,4 +1,4 @@
-"""PEFT: what grew in a model with adapters is saved beside them.
+"""PEFT: what grew in a model with adapters is saved beside them, and not merged away.
 
 ``save_pretrained`` of such a model writes adapters alone, by their names. So it is replaced on the model, and then
 writes what grew, too, which ``esper_grow.load`` restores. PEFT reads none of this, and warns of a key in its
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from safetensors.torch import save_file
 
 from esper_core.growth import Host
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_run.runs.directory import report_os_errors, write_json
 
@@ -29,22 +30,42 @@ _MARK: Final = "for_esper_grow.load"
 """Key in PEFT's configuration: what to call is all that PEFT reports of a key that it does not know."""
 
 _SAVE: Final = "save_pretrained"
+_MERGING: Final = ("merge_and_unload", "unload")
+"""Methods of PEFT that replace layers with adapters, and would lose what grew behind these."""
 
 
-def save_growth_with_adapters(model: nn.Module) -> None:
-    """Let ``save_pretrained`` of the model and its parts write what grew in them where it writes adapters alone."""
+def keep_growth_with_adapters(model: nn.Module) -> None:
+    """Let ``save_pretrained`` of the model and its parts write what grew in them where it writes adapters alone.
+
+    What would lose it is refused then.
+    """
+    # On the objects: PEFT's classes are shared with models that do not grow. Copies and pickles take it along.
     for module in model.modules():
         if hasattr(type(module), _SAVE):
-            # On the object: PEFT's class is shared with models that do not grow. Copies and pickles take it along.
             setattr(module, _SAVE, partial(_save_with_growth, module))
+        for name in _MERGING:
+            if hasattr(type(module), name):
+                setattr(module, name, partial(_merge_around_growth, module, name))
 
 
 def forget_growth(model: nn.Module) -> None:
-    """Put back ``save_pretrained`` as it was, in a model that is to be used without Esper."""
+    """Put these methods back as they were, in a model that is to be used without Esper."""
     for module in model.modules():
-        replaced = vars(module).get(_SAVE)
-        if isinstance(replaced, partial) and replaced.func is _save_with_growth:
-            delattr(module, _SAVE)
+        for name in (_SAVE, *_MERGING):
+            replaced = vars(module).get(name)
+            if isinstance(replaced, partial) and replaced.func in (_save_with_growth, _merge_around_growth):
+                delattr(module, name)
+
+
+def _merge_around_growth(module: Any, name: str, *arguments: Any, **options: Any) -> Any:
+    """Merge or remove adapters, unless something grew behind a layer that would be replaced."""
+    host = Host(module)
+    for at, slot in host.slots.by_module.items() if host.is_grafted else ():
+        if len(slot.seeds) and hasattr(module.get_submodule(at), "base_layer"):
+            message = f'{name}() would replace the module "{at}", and with it what grew in slot "{slot.name}"'
+            hint = "Merge adapters before the Gardener is made, or put slots behind modules without adapters."
+            raise GrowthError(Problem("E358", message, hint=hint))
+    return getattr(type(module), name)(module, *arguments, **options)
 
 
 def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, **options: Any) -> Any:
@@ -53,7 +74,11 @@ def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, 
     folder = Path(save_directory)
     configurations = [*folder.rglob(_CONFIGURATION)]
     grown = Host.split_state(module.state_dict())[1]
-    if configurations and grown:
+    if not configurations:
+        return saved
+    with report_os_errors(folder):
+        (folder / GROWN_FILE).unlink(missing_ok=True)  # that of a model that was saved here before
+    if grown:
         with report_os_errors(folder):
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in grown.items()}, folder / GROWN_FILE)
         for file in configurations:

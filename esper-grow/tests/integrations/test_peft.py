@@ -83,7 +83,7 @@ def test_what_grew_in_a_peft_model_comes_back_with_its_adapters_and_peft_alone_s
 def test_a_peft_model_is_saved_merged_and_exported_with_what_grew(world, tmp_path):
     expected = next_words(world.model, world.words)
     plain = esper.export(world.model)
-    assert "save_pretrained" not in vars(plain)
+    assert not {"save_pretrained", "merge_and_unload"} & {name for part in plain.modules() for name in vars(part)}
     torch.testing.assert_close(next_words(plain, world.words), expected)
     merged = world.model.merge_and_unload()
     torch.testing.assert_close(next_words(merged, world.words), expected)
@@ -92,6 +92,17 @@ def test_a_peft_model_is_saved_merged_and_exported_with_what_grew(world, tmp_pat
     from esper_grow.integrations.transformers import from_pretrained
 
     torch.testing.assert_close(next_words(from_pretrained(type(merged), tmp_path).eval(), world.words), expected)
+
+
+@pytest.mark.library("peft")
+def test_adapters_are_not_merged_where_that_would_lose_what_grew(world):
+    model = world.peft.get_peft_model(world.base(), world.settings)
+    slot = f"{SLOT.removesuffix('mlp')}self_attn.q_proj"
+    train(model, slot, next_words, [world.words] * 6, torch.randint(0, 30, (30, 8)))
+    for merge in (model.merge_and_unload, model.unload):
+        with pytest.raises(EsperError, match=r"E358 .*q_proj.*and with it what grew"):
+            merge()
+    assert len(slots_of(model).named(slot).fossils) == 1
 
 
 @pytest.mark.library("torchao")

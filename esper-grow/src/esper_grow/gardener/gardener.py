@@ -33,7 +33,7 @@ from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus
 from esper_core.trainer import GrowingNetwork, NetworkSettings, Phases, Stepper
-from esper_grow.adapters import forget_growth, save_growth_with_adapters
+from esper_grow.adapters import forget_growth, keep_growth_with_adapters
 from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, optimizers_of
 from esper_grow.gardener.checks import (
     ModelForm,
@@ -158,7 +158,7 @@ class Gardener:
             varieties = blueprints_of(blueprints, host, plugins)
             space = _action_space(model, varieties, batch)
             self._arm = policy_of(policy, space, plugins, steps, growth.price)
-            save_growth_with_adapters(model)
+            keep_growth_with_adapters(model)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)

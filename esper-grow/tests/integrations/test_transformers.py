@@ -192,6 +192,21 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
     assert same(again.state_dict(), grown.state_dict())
 
 
+def test_an_encoder_is_saved_and_loaded_with_what_grew_with_and_without_its_head(world, checkpoint, tmp_path):
+    from esper_grow.integrations.transformers import from_pretrained
+
+    encoder = checkpoint.run.model.bert
+    encoder.save_pretrained(tmp_path / "encoder")
+    for kind, folder in (
+        (world.library.BertModel, tmp_path / "encoder"),
+        (world.kind, tmp_path / "encoder"),
+        (world.library.BertModel, checkpoint.path),
+    ):
+        loaded = from_pretrained(kind, folder)
+        state = getattr(loaded, "bert", loaded).state_dict()
+        assert same({name: state[name] for name in encoder.state_dict()}, encoder.state_dict())
+
+
 def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):
     from esper_grow.integrations.transformers import from_pretrained
 

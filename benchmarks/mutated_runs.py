@@ -299,7 +299,9 @@ def _told(page: str) -> str | None:
     if any(text in page for text in ("changed since", "E4", "There is no verdict", "not read", "is missing", "cannot")):
         return None
     page = re.sub(r'<section[^>]* id="provenance".*?</section>', "", page.partition("<main")[2], flags=re.DOTALL)
-    return re.sub(r'data-digest="\w+"|<time.*?</time>|\d{4}-\d\d-\d\d[T ][\d:+.Z]+', "", page)
+    return re.sub(
+        r'data-digest="\w+"|<time.*?</time>|started (just now|[^<]* ago)|\d{4}-\d\d-\d\d[T ][\d:+.Z]+', "", page
+    )
 
 
 def attack(count: int, seed: int, folder: Path) -> Campaign:

@@ -242,7 +242,7 @@ def read_run(path: Path) -> Run:
         message = f"{path} is a run directory of format {checked.format}; this Esper reads format {RUN_FORMAT}"
         raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
     try:
-        summary, _ = _read(_Summary, path / "summary.json", checked.sha256)
+        summary, _ = _read(_Summary, path / "summary.json", checked.sha256 if checked.status == "done" else {})
     except FileNotFoundError:
         summary = None
     url, uploaded = copied_from(path) or ("", "")

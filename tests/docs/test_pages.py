@@ -37,6 +37,20 @@ def pages_in(nav: object) -> set[str]:
     return set().union(*map(pages_in, entries))
 
 
+def prose_of(page: Path) -> str:
+    """Return the text of a page without code, addresses, and what is written as code is."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`|\]\([^)]*\)|^    .*$", "", text, flags=re.MULTILINE)
+
+
+def test_prose_has_a_true_minus_and_durations_as_they_are_printed():
+    """Tables of the study, too; the events are described by what their fields hold in code."""
+    pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    stray = r"(?<![\w\]`-])-\d|\b\d+ m(?:in)? ?\d+ ?sec|\b\d+(?:sec|mins)\b"
+    strays = {page.name: re.findall(stray, prose_of(page)) for page in pages if page.name != "events.md"}
+    assert {name: hits for name, hits in strays.items() if hits} == {}
+
+
 def test_every_page_is_in_the_navigation():
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     pages = {page for page in DOCS.rglob("*.md") if page.parent.name != LISTED_BY_AN_INDEX or page.stem == "index"}

@@ -1,12 +1,14 @@
 """A loop is told before it trains what cannot grow in it, and something grows in a short one."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from esper_core.leyline import SlotState
 from esper_grow import Gardener
 from esper_grow.gardener.prospects import smallest_gain
 from tests.support.core_worlds import PlannedPolicy, per_example
@@ -91,13 +93,17 @@ def test_what_cannot_grow_is_told_before_training(settings, message, caplog):
     assert re.search(message, caplog.text.replace("\n", " "))
 
 
-def test_a_loss_that_falls_below_every_price_is_told_once(caplog):
+def test_a_loss_that_falls_below_every_price_is_told_once_where_a_slot_has_room(caplog):
     scale = [1.0]
     gardener = gardener_of(host(), loss=lambda *arguments: scale[0] * per_example(*arguments), policy=PlannedPolicy({}))
     scale[0] = 0.1
-    train(gardener, 2, batches=1)
+    low = train(gardener, 2, batches=1)[0].signals
     (record,) = caplog.records
     assert re.match("E381 no seed can be kept: conv_light.* costs 0.1312 nats.* loss is 0.0", record.getMessage())
+    full = replace(low, slots=(replace(low.slots[0], state=SlotState.CLOSED),))
+    for signals, warnings in ((full, 1), (low, 2)):
+        gardener_of(host(), policy=PlannedPolicy({}))._prospects.warn_again(signals)
+        assert len(caplog.records) == warnings
 
 
 def test_fewer_examples_show_larger_gains_only():

@@ -240,7 +240,7 @@ class Gardener:
         self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
         self._environment.warn_of_surplus()
-        self._prospects.warn_again(tended.signals.validation_loss)
+        self._prospects.warn_again(tended.signals)
         self._best_loss = tended.best_loss
         moved = [f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING]
         self._stale.check(moved, [change.blueprint for change in tended.kept])

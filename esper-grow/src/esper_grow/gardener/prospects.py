@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.constants import CONFIDENCE, FIRST_LOOK, GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import Problem
+from esper_core.leyline.lifecycle import SlotState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Host, Variety
+    from esper_core.leyline import Signals
     from esper_core.settings import GrowthConfig
     from esper_core.trainer import Arm
 
@@ -81,9 +83,10 @@ class Prospects:
         if len(losses) >= MIN_EXAMPLES_FOR_EVIDENCE and math.isfinite(loss):
             self._warn_of_power(loss, float(losses.std()), len(losses))
 
-    def warn_again(self, loss: float) -> None:
-        """Log a warning, once, if the validation loss has come to below every price (E381)."""
-        if self._judged and self._offers and 0.0 <= loss <= self._offers[0].price:
+    def warn_again(self, signals: Signals) -> None:
+        """Log a warning, once, if the validation loss has come to below every price (E381), and a slot has room."""
+        loss, has_room = signals.validation_loss, any(slot.state is not SlotState.CLOSED for slot in signals.slots)
+        if self._judged and has_room and self._offers and 0.0 <= loss <= self._offers[0].price:
             self._warn_of_price(loss, 1.0)
 
     def _warn_of_steps(self) -> None:

@@ -153,7 +153,8 @@ def drawn(draw: random.Random, size: int) -> Callable[[Path], None]:
     noise = draw.randbytes(length)
 
     def flip(data: bytes) -> bytes:
-        return data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :] if data else noise
+        at = place % max(1, len(data))
+        return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] if data else noise
 
     def change_digit(data: bytes) -> bytes:
         digits = [at for at, character in enumerate(data) if chr(character).isdigit()]

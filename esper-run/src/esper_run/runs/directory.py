@@ -139,7 +139,10 @@ class RunDirectory:
         texts = {name: json_text(content) for name, content in files.items()}
         for name, text in texts.items():
             self.write(name, text)
-        self.manifest["sha256"] = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
+        sums = {name: sha256(text.encode()).hexdigest() for name, text in texts.items()}
+        with suppress(OSError):  # the report shows it, too
+            sums["config.yaml"] = sha256(read_bytes(self.path / "config.yaml")).hexdigest()
+        self.manifest["sha256"] = sums
 
     def finish(self, *, status: str, exit_code: int, reason: str = "") -> None:
         """Record how the run ended."""
@@ -363,8 +366,9 @@ def installed_version(package: str) -> str | None:
 
 def changed_packages(manifest: Mapping[str, Any], run: Path) -> Iterator[str]:
     """Yield a warning for each package that the run used in another version, since its numbers may differ now."""
-    before = {package: manifest["machine"].get(package) for package in ("torch", "esper-core")}
-    before |= {plugin["package"]: plugin["version"] for plugin in manifest.get("plugins", [])}
+    machine_before = manifest.get("machine", {})
+    before = {package: machine_before.get(package) for package in ("torch", "esper-core")}
+    before |= {plugin["package"]: plugin.get("version") for plugin in manifest.get("plugins", [])}
     for package, version in before.items():
         now = installed_version(package)
         if None not in (version, now) and now != version:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -51,6 +52,12 @@ class _Checked(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
+class _Plugin(_Checked):
+    id: str
+    package: str
+    version: str | None = None
+
+
 class _RunManifest(_Checked):
     """The checked part of a manifest; the rest is kept as it is."""
 
@@ -61,6 +68,8 @@ class _RunManifest(_Checked):
     finished: _Time | None = None
     reason: str = ""
     sha256: dict[str, str] = {}
+    machine: dict[str, str | int | None] = {}
+    plugins: list[_Plugin] = []
 
 
 class _Metric(_Checked):
@@ -265,12 +274,16 @@ def read_growth(run: Run) -> dict[str, list[list[str]]]:
 
 
 def changed_events(run: Run) -> str | None:
-    """Return that events.jsonl is not what the run wrote; None if it is, as far as a checksum tells.
+    """Return that events.jsonl or config.yaml is not what the run wrote; None if they are, as far as sums tell.
 
     That of a finished run is in its summary. Of an unfinished one, what is before its newest checkpoint is compared.
     """
     if run.status == STATUS_RUNNING:
         return None
+    expected = run.manifest.get("sha256", {}).get("config.yaml") if run.status == "done" else None
+    with suppress(OSError):
+        if expected not in (None, sha256(read_bytes(run.path / "config.yaml")).hexdigest()):
+            return f"{run.path / 'config.yaml'} changed since the run: what is shown of it may be wrong"
     written = (run.summary or {}).get("events")
     is_whole = written is not None
     if (written := written or events_before(run.path)) is None:
@@ -281,6 +294,8 @@ def changed_events(run: Run) -> str | None:
         is_as_long = status.st_size == written["bytes"] if is_whole else status.st_size >= written["bytes"]
         stamp = status.st_ino, status.st_size, status.st_mtime_ns
         is_same = is_as_long and _checksum_once(run.events, written["bytes"], stamp) == written
+    except FileNotFoundError:
+        return f"{run.events} is missing" if is_whole else None
     except OSError:
         return None  # whoever reads the events reports it
     return None if is_same else f"{run.events} changed since the run wrote it: what is shown of it may be wrong"

@@ -257,7 +257,7 @@ class RunsFolder:
                     if (self.only is None or entry.name == self.only)
                     and entry.is_dir(follow_symlinks=False)
                     and entry.name.encode(errors="ignore").decode() == entry.name
-                    and Path(entry.path, EVENTS).exists()
+                    and any(Path(entry.path, name).exists() for name in (EVENTS, "manifest.json"))
                 ]
         except OSError:
             return []

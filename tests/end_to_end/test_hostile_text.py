@@ -34,7 +34,7 @@ HOSTILE = {
 NAMES = ("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "by the policy")
 """Fields that the events of the run must fill; made-up events fill the others."""
 
-KEPT = ("direction", "started", "finished")
+KEPT = ("direction", "started", "finished", "status")
 """Fields without which a summary and a manifest are refused."""
 
 LINKS = ("href", "src", "action")
@@ -103,7 +103,7 @@ def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Pa
     for name in ("manifest.json", "summary.json", "growth.json"):
         content = behind(json.loads((ran / name).read_text(encoding="utf-8")), word)
         if name == "manifest.json":
-            content["reason"] = f"a manifest's reason {word}"
+            content |= {"reason": f"a manifest's reason {word}", "sha256": {}}  # of the other files as they were
         if name == "summary.json":
             content["warnings"] = [f"a warning {word}"]
             content["sections"] = [{"plugin": f"own {word}", "title": f"a title {word}", "text": f"a text {word}"}]

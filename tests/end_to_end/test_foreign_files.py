@@ -107,6 +107,11 @@ def test_one_changed_bit_of_a_finished_run_is_told_wherever_it_shows(run, esper,
         (run / name).write_bytes(before[name])
     (run / "growth.json").write_bytes(before["growth.json"] + b" ")
     assert "E430" in esper("runs", "show", run).err
+    (run / "growth.json").write_bytes(before["growth.json"])
+    (run / "config.yaml").write_bytes((run / "config.yaml").read_bytes() + b"\n")
+    assert "config.yaml changed since the run" in esper("runs", "show", run).err
+    (run / "summary.json").unlink()
+    assert "it was there when the run ended, and is missing" in esper("runs", "show", run).err
 
 
 @needs_pipes

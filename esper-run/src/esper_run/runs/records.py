@@ -281,9 +281,11 @@ def changed_events(run: Run) -> str | None:
     if run.status == STATUS_RUNNING:
         return None
     expected = run.manifest.get("sha256", {}).get("config.yaml") if run.status == "done" else None
+    actual = None
     with suppress(OSError):
-        if expected not in (None, sha256(read_bytes(run.path / "config.yaml")).hexdigest()):
-            return f"{run.path / 'config.yaml'} changed since the run: what is shown of it may be wrong"
+        actual = sha256(read_bytes(run.path / "config.yaml")).hexdigest()
+    if expected not in (None, actual):
+        return f"{run.path / 'config.yaml'} changed since the run: what is shown of it may be wrong"
     written = (run.summary or {}).get("events")
     is_whole = written is not None
     if (written := written or events_before(run.path)) is None:

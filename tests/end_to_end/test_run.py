@@ -174,15 +174,18 @@ def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_pat
     ]
     assert shown == summary["results"]["comparisons"]
     assert compared["warnings"] == []
-    assert "no difference shown, because a verdict needs 8 RNG seeds" in esper("compare", summary["run"], *runs).out
+    assert (
+        "no difference shown, because a verdict needs 8 networks of each arm"
+        in esper("compare", summary["run"], *runs).out
+    )
 
 
 def test_a_run_leaves_its_report(esper, run, tmp_path):
     ran = run()
-    assert ran.answer.out.splitlines()[-1] == f"Report: {ran.path / 'report.html'}"
+    assert f"Report: {ran.path / 'report.html'}" in ran.answer.out.splitlines()
     page = ran.text("report.html")
     assert "against twin: no difference shown" in page
-    assert "A verdict needs at least 8 RNG seeds" in page
+    assert "A verdict needs at least 8 networks of each arm" in page
     assert "early" in page
     again = esper("report", ran.path, "--out", tmp_path / "again.html")
     assert (again.status, again.out) == (0, f"{tmp_path / 'again.html'}\n")

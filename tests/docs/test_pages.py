@@ -249,6 +249,8 @@ def shown() -> list[str]:
     return output.splitlines()
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
     (tmp_path / "study.yaml").write_text(SMALL)
     processes.start("run", tmp_path / "study.yaml", "--set", "episode.steps=10000", cwd=tmp_path)

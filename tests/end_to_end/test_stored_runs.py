@@ -74,7 +74,8 @@ def checkpoint_in(state: dict[str, bytes]) -> tuple[str, int] | None:
     return (manifests[0]["status"], manifests[0]["checkpoint"]) if manifests else None
 
 
-@pytest.mark.parametrize("resumes", [1, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("resumes", [pytest.param(1, marks=pytest.mark.install), 100])  # CI resumes once
 def test_a_run_resumes_from_whatever_was_uploaded(esper, moments, tmp_path, resumes) -> None:
     (tmp_path / "run.yaml").write_text(RUN % (1, "memory://runs"))
     assert esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "whole", "--quiet").status == 0

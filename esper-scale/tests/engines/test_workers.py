@@ -182,6 +182,8 @@ def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(pools):
 
 
 @forks
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize(("before", "after"), [pytest.param(0, 2, marks=slow), pytest.param(2, 0, marks=slow), (2, 3)])
 def test_a_state_can_be_restored_with_another_number_of_processes(pools, before, after):
     recipe = make_recipe(steps=6, batches=1, embargo=1)

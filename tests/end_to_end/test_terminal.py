@@ -185,6 +185,8 @@ def test_an_interrupted_run_resumes_its_display_where_it_was(new_terminal, proce
         assert all(ALLOWED.fullmatch(sequence) for sequence in SEQUENCE.findall(shown)), set(SEQUENCE.findall(shown))
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("columns", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_results_fit_the_width_of_the_terminal(new_terminal, arguments, runs, tmp_path, columns):
     terminal = new_terminal().start(*arguments, "--name", "n", columns=columns, NO_COLOR="1")

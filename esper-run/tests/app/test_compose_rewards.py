@@ -93,6 +93,8 @@ def check_figures(path: Path) -> None:
     assert json.loads((path / "manifest.json").read_text())["seeds"] == {"first": 0, "count": 2}
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned, tmp_path) -> None:
     together = played(written(tmp_path / "together", planned))
     check_figures(together)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from esper_core.growth.dry_runs import HOME, in_mode, is_grown, untouched
+from esper_core.growth.dry_runs import HOME, in_mode, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import Slot, is_grafted, matches, observe, slots_of
@@ -231,10 +231,12 @@ def _new_grafted(plain: type[nn.Module], family: Family, places: tuple[str, ...]
 def _host_first(
     module: nn.Module, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the host's modules, then slots: averages of weights pair ``parameters()`` with those from before growth."""
+    """Return the host's modules, then slots: averages of weights pair parameters with those from before growth."""
     plain = type(module)._esper_class[0]  # type: ignore[attr-defined]
-    named = plain.named_modules(module, memo, prefix, remove_duplicate)
-    yield from sorted(named, key=lambda located: is_grown(located[0]))
+    named = list(plain.named_modules(module, memo, prefix, remove_duplicate))
+    # Loops ask for parameters in each step, so most names are seen to be the host's without splitting them.
+    named.sort(key=lambda located: HOME in located[0] and HOME in located[0].split("."))
+    return iter(named)
 
 
 def _refuse_scripting(module: nn.Module) -> NoReturn:

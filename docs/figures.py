@@ -354,12 +354,6 @@ PAGES = [
             "- **Restraint": learned_in_runs,
         },
     ),
-    Page(
-        "docs/project/learned-policies-report.md",
-        learned,
-        {"Each arm": learned_in_runs},
-        exempt=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
-    ),
     Page("docs/project/performance.md", performance),
 ]
 

@@ -29,40 +29,7 @@ def summary(results: Found) -> str:
     return _table(("policy", "price 10", "20", "40", "80", "advantage of `ppo` at 40"), rows)
 
 
-def advantages(results: Found) -> str:
-    """Return the advantage of ``ppo`` at the main price: on the table, with other RNG seeds, on fresh problems."""
-    parts = [results[part] for part in ("table", "other_rng_seeds", "fresh_problems")]
-    rows = []
-    for name in results["table"]["advantage"]:
-        if name not in ("random actions", "best fixed plan"):
-            intervals = (part["advantage"].get(name) for part in parts)
-            rows.append((_label(name), *("" if interval is None else _interval(interval) for interval in intervals)))
-    head = (
-        f"{parts[0]['problems']} problems",
-        f"{parts[1]['seeds']} RNG seeds each",
-        f"{parts[2]['problems']} fresh problems",
-    )
-    return _table(("`ppo` minus", *head), rows)
-
-
-def runs(results: Found) -> str:
-    """Return the reward in real runs: the heuristic, the mean of three trainings, and the difference."""
-    rows = []
-    for cell in results["runs"]:
-        task, host = cell["cell"].split(", ")
-        rules, learned = cell["arms"]["heuristic"], cell["arms"]["ppo"]
-        intervals = (
-            _interval(interval, 2) for interval in (rules["reward"], learned["reward"], learned["over_heuristic"])
-        )
-        rows.append((f"{task}, `{host}`", *intervals))
-    return _table(("task, host", "`heuristic`", "`ppo`", "difference"), rows)
-
-
-PARTS: Final[Mapping[str, Callable[[Found], str]]] = {
-    "learned-summary": summary,
-    "learned-advantages": advantages,
-    "learned-runs": runs,
-}
+PARTS: Final[Mapping[str, Callable[[Found], str]]] = {"learned-summary": summary}
 """By the names with which the pages mark them."""
 
 

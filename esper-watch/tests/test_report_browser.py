@@ -11,20 +11,11 @@ from esper_run import load_run
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import comparison_page
 from esper_watch.report import write_report
-from tests.support.html_pages import typed
+from tests.support.html_pages import TOOLTIP, TRAINING_MARK, typed
 
 VISIBLE = "document.body.innerText"
-TOOLTIP = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
 WIDE = "document.documentElement.scrollWidth"
 
-MIDDLE = """
-(() => {
-  const mark = document.querySelector("#lives .mark.stage-training");
-  mark.scrollIntoView({ block: "center" });
-  const box = mark.getBoundingClientRect();
-  return [box.left + box.width / 2, box.top + box.height / 2];
-})()
-"""
 
 CONTRAST = """
 (() => {
@@ -158,7 +149,7 @@ def test_all_sections_are_visible_and_nothing_is_fetched(page):
 
 def test_the_pointer_shows_the_value_of_a_mark(page):
     page.resize(1000, 900)
-    position = page.evaluate(MIDDLE)
+    position = page.evaluate(TRAINING_MARK)
     page.point(*position)
     assert page.evaluate(TOOLTIP) == (
         "early  conv: germinated at step 1, training in isolation from step 2 to step 9. by the policy"

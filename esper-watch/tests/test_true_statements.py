@@ -20,7 +20,7 @@ from esper_watch.report import read_report, report_page, write_picture, write_re
 from esper_watch.web import index
 from esper_watch.web.fragments import LivePage
 from esper_watch.web.index import FollowedRun, card_of
-from tests.support.html_pages import Page, typed
+from tests.support.html_pages import TOOLTIP, TRAINING_MARK, Page, typed
 
 KEPT = {
     "branch": "change no curve until one is kept: up to then a network is what it would be without growth.",
@@ -167,15 +167,6 @@ def test_a_run_that_goes_on_says_how_long_a_step_takes_beside_its_last_event(mak
     assert float(answer[1]) == pytest.approx(expected, rel=0.1)
 
 
-TOOLTIP = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
-MIDDLE = """
-(() => {
-  const mark = document.querySelector("#lives .mark.stage-training");
-  mark.scrollIntoView({ block: "center" });
-  const box = mark.getBoundingClientRect();
-  return [box.left + box.width / 2, box.top + box.height / 2];
-})()
-"""
 REST = "new Promise((tell) => setTimeout(tell, 150))"
 
 
@@ -185,7 +176,7 @@ REST = "new Promise((tell) => setTimeout(tell, 150))"
 def test_a_tooltip_goes_when_what_it_is_about_goes(move, make_run, browser):
     page = browser.open(write_report(make_run(environments=2, steps=40)))
     page.resize(1000, 600)
-    position = page.evaluate(MIDDLE)
+    position = page.evaluate(TRAINING_MARK)
     page.evaluate(REST)
     page.point(*position)
     assert "training in isolation" in page.evaluate(TOOLTIP)

@@ -52,3 +52,17 @@ class Page(HTMLParser):
     def source(self) -> str:
         """The text with its own signs."""
         return " ".join(self.texts)
+
+
+TOOLTIP = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
+"""JavaScript that gives the text of the tooltip, empty while it is hidden."""
+
+TRAINING_MARK = """
+(() => {
+  const mark = document.querySelector("#lives .mark.stage-training");
+  mark.scrollIntoView({ block: "center" });
+  const box = mark.getBoundingClientRect();
+  return [box.left + box.width / 2, box.top + box.height / 2];
+})()
+"""
+"""JavaScript that scrolls to the first mark of a seed in training, and gives its middle."""

@@ -83,3 +83,17 @@ def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
     assert answer.err.count("E320 a seed of local file ") == 1
     if "--json" not in options:
         assert "Lost 1 of 2 seeds of bad/late" in answer.out
+
+
+def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(esper, tmp_path):
+    """Trials before a run build it a second time, to see whether it draws random numbers."""
+    fails = (
+        'built.append(1)\n        if len(built) > 1:\n            raise ZeroDivisionError("no more")\n        super()'
+    )
+    plugin = "built = []\n" + PLUGIN.replace("MOST", "0").replace("super().__init__", f"{fails}.__init__")
+    (tmp_path / "bad.py").write_text(plugin)
+    (tmp_path / "run.yaml").write_text(RUN)
+    answer = esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "runs", "--quiet")
+    assert answer.status == 3, answer.err
+    assert "E320 no seed of a blueprint survived" in answer.err
+    assert "bug in Esper" not in answer.err

@@ -9,7 +9,6 @@ are not prose, and are checked elsewhere.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from esper_core.leyline.constants import (
 )
 from esper_policies.observations import LIMIT
 from esper_scale.stores.plugin import MAX_GIB
-from esper_study.growbench import Bench, Match, best_fixed_plan, best_plan, shipped_table
 
 ROOT = Path(__file__).parents[1]
 PLAIN = r"[+−-]?\d[\d,]*(?:\.\d+)?"
@@ -106,39 +104,6 @@ def cost(place: str, blueprint: str, way: str) -> Source:
 def twins(place: str) -> Source:
     """Return the accuracy of a host without growth, in percent."""
     return [(twin["metric"],) for twin in results(INCUBATION)["twins"] if twin["place"] == place]
-
-
-# --- benchmarks/science/learned_policies
-
-LEARNED = "science/learned_policies/results.json"
-
-
-def learned(*parts: str) -> Source:
-    """Return the results of some parts of the study, or of all but the runs; regrets in percent."""
-    study = results(LEARNED)
-    regrets = [result["regret"] for by_price in study["table"]["policies"].values() for result in by_price.values()]
-    names = parts or [name for name in study if name not in ("runs", "learning_rates")]
-    return [*intervals([study[name] for name in names]), *((100 * regret,) for regret in regrets)]
-
-
-def learned_in_runs() -> Source:
-    """Return the results of real runs and of tuned learning rates, and ranges over the arms of these."""
-    study = results(LEARNED)
-    arms = [arm for cell in study["learning_rates"] for arm in cell["arms"].values()]
-    over_twin = spans([tuple(arm["over_twin"][end] for end in ("mean", "low", "high")) for arm in arms])
-    return [*learned("runs", "learning_rates"), *over_twin]
-
-
-def to_be_won() -> Source:
-    """Return the reward of the best fixed plan, and of the best plan of each training problem, at a price of 40."""
-    bench = Bench(shipped_table())
-    matches = [Match(number, 40.0) for number in bench.table.of_part("train")]
-    plan = best_fixed_plan(bench, matches)
-    fixed, best = (
-        [bench.total_reward(match, plan) for match in matches],
-        [best_plan(bench, match)[0] for match in matches],
-    )
-    return [(sum(rewards) / len(rewards),) for rewards in (fixed, best)]
 
 
 def spans(several: Source) -> Source:
@@ -269,14 +234,6 @@ GATES, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
 VERDICTS = "science/verdicts.json"
 
 
-def over_the_rules() -> Source:
-    """Return the advantage of learned policies over the rules, on growbench and in real runs."""
-    study = results(LEARNED)
-    parts = [study[name]["advantage"]["heuristic"] for name in ("table", "other_rng_seeds", "fresh_problems")]
-    parts.append(study["trainings"]["imitation, then PPO: three other trainings"]["over_heuristic"])
-    return intervals([*parts, *(cell["arms"]["ppo"]["over_heuristic"] for cell in study["runs"])])
-
-
 def default_run() -> Source:
     """Return the results of the default run that the first page shows; a slow test repeats that run."""
     return tables(FIRST_RUN, "heuristic")
@@ -342,18 +299,8 @@ PAGES = [
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
     Page("docs/reference/blueprints.md"),
     Page("docs/reference/configuration.md", exempt={"1.2": "a version of YAML"}),
-    Page("docs/reference/growbench.md", lambda: [(100 * math.sqrt(0.25 / examples),) for examples in (600, 500)]),
     Page("docs/reference/rewards.md", exempt={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
     Page("docs/reference/tasks.md", lambda: [*twins("no deficit"), (linear_on_digits(),)]),
-    Page(
-        "docs/project/learned-policies.md",
-        learned,
-        {
-            "If one fixed": to_be_won,
-            "- **Transfer": learned_in_runs,
-            "- **Restraint": learned_in_runs,
-        },
-    ),
     Page("docs/project/performance.md", performance),
 ]
 

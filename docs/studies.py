@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
 MEASURED = BENCHMARKS / "baseline.json"
-LEARNED = BENCHMARKS / "science" / "learned_policies" / "report.py"
 STUDY = BENCHMARKS / "headline" / "results" / "report.md"
 DEFAULT_RUN = DOCS / "gallery" / "default-run.txt"
 SIMULATED = BENCHMARKS / "science" / "verdicts.md"
 PROBED = BENCHMARKS / "science" / "probes.json"
 GATES = BENCHMARKS / "science" / "gates.txt"
-
-_learned = run_path(str(LEARNED))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -71,12 +68,6 @@ def factors() -> str:
     ]
     sides = next(iter(hosts.values()))[0]["times as fast"]
     return table(("host", "layout", "allocator", *sides), rows)
-
-
-def learned(part: str) -> str:
-    """Return a table of the study of learned policies."""
-    results = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
-    return str(_learned["PARTS"][part](results))
 
 
 def default_run() -> str:
@@ -231,5 +222,4 @@ PARTS: dict[str, Callable[[], str]] = {
     "study-trained": partial(study, "A trained network: points of accuracy, by budget"),
     "study-trained-loss": partial(study, "A trained network: nats of log-loss, by budget"),
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
-    **{part: partial(learned, part) for part in _learned["PARTS"]},
 }

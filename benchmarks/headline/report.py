@@ -54,7 +54,7 @@ CHANGED: Final = {"grow": "grow", "continue": "train on", "fresh": "train on, ne
 
 NOT_COMPARED: Final = """\
 gromo 0.1.0 is not an arm: it widens linear layers and two-dimensional convolutions, and the hosts of nine cells have
-one-dimensional convolutions or attention, which it lacks. The criteria for a learner are measured on growbench.
+one-dimensional convolutions or attention, which it lacks.
 """
 
 NO_BREAK: Final = "\N{NO-BREAK SPACE}"

@@ -118,7 +118,7 @@ CASES = {
     "without a memory": ({"memory": False}, {}),
     "together": ({"together": 3}, {}),
     "without names": ({"forget_names": 1.0}, {}),
-    "macro decisions": ({"decide_every": 3, "auto_fossilise": True}, {}),
+    "macro decisions": ({"decide_every": 3, "auto_fossilise": True, "one_at_a_time": True}, {}),
     "all heads": (
         {"blends": ["add", "gate"], "speeds": [1, 4], "curves": ["linear", "cosine"], "targets": [0.5, 1.0]},
         {"early": [(0, 4), (2, 8)]},

@@ -67,8 +67,6 @@ OPENERS = {
     "esper_scale/engines/portable.py": "hashes an installed module",
     "esper_scale/engines/processes.py": "streams of a worker",
     "esper_scale/stores/storage.py": "makes new files, and reads and writes a storage, where links were refused",
-    "esper_study/growbench/engine.py": "files of the benchmark",
-    "esper_study/growbench/table.py": "files of the benchmark",
     "esper_tasks/own_data.py": "data that the user named",
     "esper_testing/commands.py": "writes a new package",
     "esper_testing/fakes.py": "writes a package for a test",

@@ -38,7 +38,6 @@ FOLLOWED = {
     "docs/get-started.md": "test_how_to.py",
     "docs/guides/grow-in-a-trainer.md": "test_pages.py",
     "docs/guides/use-your-own-data.md": "test_how_to.py",
-    "docs/reference/growbench.md": "test_pages.py",
     "docs/reference/observations.md": "test_pages.py",
 }
 """Pages that a test follows as a reader would, besides the guides and the pages of errors."""
@@ -112,7 +111,7 @@ def followed(block: Block) -> bool:
         return name.removesuffix(".md") not in errors.COPIED or block.kind == "text"
     if block.page.startswith("docs/guides/") and block.page not in FOLLOWED:
         return name in {page.name for page in how_to.FOLLOWED}
-    return block.page in FOLLOWED and ("growbench" not in name or "```text" in block.part)
+    return block.page in FOLLOWED
 
 
 def held(block: Block) -> bool:

@@ -16,8 +16,6 @@ import esper_core
 from benchmarks.science import probes
 from esper_core.leyline import Stage
 from esper_policies import observations
-from esper_study import growbench
-from esper_study.growbench import puzzles
 from esper_watch.history import SeedLife, Step
 from tests.docs import test_how_to as how_to
 from tests.end_to_end.conftest import SMALL
@@ -89,42 +87,7 @@ def test_its_commands_run_and_keep_what_it_says(name, tmp_path, monkeypatch):
     assert gallery.history_of(result).share_done == 1.0
 
 
-GROWBENCH = ROOT / "docs" / "reference" / "growbench.md"
 reader = how_to.reader
-
-
-@pytest.fixture(scope="module")
-def page():
-    return GROWBENCH.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-@pytest.mark.install  # CI runs it for every change
-def test_the_page_works_and_shows_the_very_figures(page, reader):
-    parts = [part for part in page.split("\n## ") if "```text" in part]
-    assert len(parts) == 2
-    for part in parts:
-        how_to.follow(part, reader)
-        (shown,) = re.findall(r"^```text\n(.*?)^```", part, flags=re.DOTALL | re.MULTILINE)
-        assert reader.printed == shown
-
-
-def test_the_page_counts_right(page):
-    assert f"{len(growbench.nodes())} states, {len(growbench.end_nodes())} of them final" in page
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \| \d \|$", page, flags=re.MULTILINE))
-    assert rows == {
-        slot: ", ".join(f"`{blueprint.removeprefix('blueprints/')}`" for blueprint in blueprints)
-        for slot, blueprints in puzzles.SLOTS.items()
-    }
-    assert f"`decide_every: {puzzles.DECIDE_EVERY}`" in page
-
-
-def test_every_name_on_the_page_exists(page):
-    named = {*re.findall(r"`(\w+)\(", page)}
-    assert named - set(growbench.__all__) == set()
-    assert {"shipped_table", "load_table", "puzzle", "nodes", "Bench", "live_table"} <= named
-
-
 OBSERVATIONS = ROOT / "docs" / "reference" / "observations.md"
 generate = how_to.script(ROOT / "docs" / "generate.py")
 

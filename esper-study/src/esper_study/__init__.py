@@ -1,11 +1,10 @@
-"""Studies of growth policies: everything that trains networks outside of ``esper run``.
+"""Studies of growth: everything that trains networks outside of ``esper run``.
 
-    growbench        small growth problems with a known optimum: play a policy on recorded tables, measure its regret
     gymnasium_env    a gymnasium environment, in which agents of other libraries decide what grows
     replay           recorded episodes, reproduced to the last bit or continued with another action
     command          the command ``esper replay``
     actions          actions as text, as users type them and events record them
 
-Start reading with ``growbench.bench``, ``gymnasium_env`` or ``replay``; all build on the stepping API of esper-run,
+Start reading with ``gymnasium_env`` or ``replay``; both build on the stepping API of esper-run,
 ``esper_run.app.episode``. Data, hosts and blueprints are not here: configurations name those of the other packages.
 """

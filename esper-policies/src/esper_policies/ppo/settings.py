@@ -23,7 +23,7 @@ class PpoSettings(Settings):
         default=None,
         min_length=1,
         max_length=4096,
-        description="Trained policy to start from: its folder, or the name of a shipped one.",
+        description="Folder of the trained policy to start from.",
     )
     save: str | None = Field(
         default=None, min_length=1, max_length=4096, description="Folder in which the policy is saved after each round."

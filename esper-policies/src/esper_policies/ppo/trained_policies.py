@@ -11,7 +11,6 @@ import json
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +102,7 @@ def check_save_folder(folder: str) -> None:
 
 
 def load_trained(name: str, options: Options) -> TrainedPolicy:
-    """Load the policy in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
+    """Load the policy in a folder. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
     with damage_reported(name):
         description = json.loads(words)
@@ -153,16 +152,12 @@ def _of_kind(value: Any, kind: type, part: str) -> Any:
 
 
 def _files(name: str) -> tuple[bytes, bytes]:
-    shipped = resources.files("esper_policies") / "trained" / name
-    for home in (Path(name), shipped):
-        try:
-            words, numbers = (read_bytes(str(home / part), follow=True) for part in (WORDS, NUMBERS))
-            return words, numbers
-        except (OSError, ValueError):  # a name that no file can have raises ValueError
-            continue
-    raise _refused(
-        name, "there is no trained policy of this name", f"A trained policy is a folder with {WORDS} and {NUMBERS}."
-    )
+    try:
+        words, numbers = (read_bytes(str(Path(name) / part), follow=True) for part in (WORDS, NUMBERS))
+    except (OSError, ValueError) as error:  # a name that no file can have raises ValueError
+        hint = f"A trained policy is a folder with {WORDS} and {NUMBERS}."
+        raise _refused(name, "there is no trained policy of this name", hint) from error
+    return words, numbers
 
 
 def _refused(name: str, problem: str, hint: str) -> SettingError:

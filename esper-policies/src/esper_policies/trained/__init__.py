@@ -1,1 +1,0 @@
-"""Trained policies, each a folder with tensors and JSON; ``load: NAME`` finds them here."""

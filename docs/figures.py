@@ -25,7 +25,6 @@ from esper_core.leyline.constants import (
     NATS_PER_PARAMETER,
     SINK_DRAIN_SECONDS,
 )
-from esper_policies.observations import LIMIT
 from esper_scale.stores.plugin import MAX_GIB
 
 ROOT = Path(__file__).parents[1]
@@ -293,7 +292,6 @@ PAGES = [
     ),
     Page("docs/guides/use-a-notebook.md", exempt={"0 to 1": "what a share may be"}),
     Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
-    Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
     Page("docs/guides/use-your-own-data.md", exempt={"15": "the share of examples in a split"}),
     Page("docs/guides/store-runs.md", lambda: [(MAX_GIB,)]),
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),

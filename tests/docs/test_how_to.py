@@ -202,7 +202,7 @@ LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
     for key in (
         *("probe-a-model.md", "read-a-report.md", "test-a-plugin.md", "train-a-policy.md"),
-        *("compare-runs.md", "use-a-gpu.md", "use-an-rl-library.md", "use-your-own-model.md", "write-a-policy.md"),
+        *("compare-runs.md", "use-a-gpu.md", "use-your-own-model.md", "write-a-policy.md"),
     )
 }
 answers = script(ROOT / "docs" / "answers.py")

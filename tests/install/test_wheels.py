@@ -31,7 +31,6 @@ print(json.dumps(sorted(lacking)))
 
 NEEDS_EXTRA = {
     "esper-grow": ["integrations.lightning", "integrations.transformers"],
-    "esper-study": ["gymnasium_env"],
     "esper-watch": ["web.access", "web.command", "web.connections", "web.server", "web.site"],
 }
 """Modules that import a library of an extra, by member."""

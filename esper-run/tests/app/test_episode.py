@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op, State
+from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op
 from esper_run.app.compose import prepare
 from esper_run.app.episode import Episode
 from esper_run.app.run import run
@@ -87,44 +87,23 @@ def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared):
     twin = shared.twin
     assert [moment.observation.twin for moment in moments] == [*twin.signals, twin.ending.signals]
     assert {moment.observation.price for moment in moments} == {20.0}
-    assert all(signals.parameters == shared.host_parameters for signals in twin.signals)
+    assert all(signals.parameters == shared.composition.host_parameters for signals in twin.signals)
     assert moments[1].observation.signals.validation_loss == twin.signals[1].validation_loss
-    assert moments[-1].observation.signals.parameters > shared.host_parameters
+    assert moments[-1].observation.signals.parameters > shared.composition.host_parameters
     rewards = [moment.reward for moment in moments]
     assert None not in rewards
     assert rewards[4].terms["fossil_fee"] < 0.0 == sum(reward.terms["fossil_fee"] for reward in rewards[:4])
     end = moments[-1].ending
     gain = 100 * (end.signals.validation_metric - twin.ending.signals.validation_metric)
-    share = (end.signals.parameters - shared.host_parameters) / shared.host_parameters
+    share = (end.signals.parameters - shared.composition.host_parameters) / shared.composition.host_parameters
     assert sum(reward.total for reward in rewards) == pytest.approx(gain - 20 * (share + 0.1))
 
 
-def test_any_moment_can_be_restored_with_identical_results(shared):
-    """This includes the end. A saved state does not change when the episode continues."""
-    moments, states = [shared.begin(3)], [shared.state_dict()]
-    for action in LIFE:
-        moments.append(shared.act(action))
-        states.append(shared.state_dict())
-    shared.begin(5)
-    shared.act(GERMINATE)
-    for step in (STEPS, 4, 1, 0):
-        again = [shared.load_state_dict(states[step]), *(shared.act(action) for action in LIFE[step:])]
-        assert again == moments[step:], step
-
-
-def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state(shared):
-    shared.begin(3)
-    state = shared.state_dict()
+def test_nothing_can_be_done_before_the_first_episode(shared):
     fresh = Episode(shared.composition)
-    for ask in (lambda: fresh.act(WAIT), fresh.state_dict, lambda: fresh.twin):
+    for ask in (lambda: fresh.act(WAIT), lambda: fresh.twin):
         with pytest.raises(RuntimeError, match="there is no episode"):
             ask()
-    spoilt = {**state.plain, "pool": {**state.plain["pool"], "environments": {"0": {"round": 0, "seed": 3}}}}
-    with pytest.raises(GrowthError):
-        shared.load_state_dict(State(spoilt, state.tensors))
-    with pytest.raises(RuntimeError, match="there is no episode"):
-        shared.act(WAIT)
-    assert not shared.begin(3).over
 
 
 def test_illegal_action_is_refused_and_changes_nothing(shared):
@@ -154,7 +133,6 @@ def test_rolled_back_environment_can_only_wait(install, configured):
         player.act(GERMINATE)
     assert refused.value.legal == ("wait",)
     assert moment.observation.rolled_back
-    assert player.load_state_dict(player.state_dict()) == moment
     assert not player.act(WAIT).rolled_back
     assert player.act(GERMINATE).observation.signals.seeds[0].blueprint == GERMINATE.blueprint
 
@@ -180,9 +158,7 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(install, confi
     break_down = Action(Op.GERMINATE, "early", "extra/broken")
     offered = [player.begin(3).mask, *(player.act(break_down).mask for _ in range(3))]
     assert [mask.allows(break_down) for mask in offered] == [True, True, True, False]
-    withdrawn = player.state_dict()
     assert player.begin(3).mask.allows(break_down)
-    assert not player.load_state_dict(withdrawn).mask.allows(break_down)
 
 
 def test_observations_are_those_of_a_run(recorder, configured, tmp_path):

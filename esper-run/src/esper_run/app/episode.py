@@ -6,7 +6,7 @@
         now = episode.act(choose(now.observation, now.mask))
 
 The steps are those of the training loop (``trainer.loop``): the same RNG seed and actions give the same numbers in a
-run. There are no events, arms or rounds here. The twin of an RNG seed is trained once, before the episode, and kept.
+run. There are no events, arms or rounds here. The twin is trained before the first episode of an RNG seed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import TypeAdapter
-
-from esper_core.growth import decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
-from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper
 from esper_run.app.compose import prepare
@@ -39,13 +35,6 @@ if TYPE_CHECKING:
 
 POLICY: Final = "policy"
 """Name of the arm of the caller."""
-
-TWINS_KEPT: Final = 16
-"""How many twins are kept, the latest."""
-
-_REWARD: Final[TypeAdapter[RewardBreakdown | None]] = TypeAdapter(RewardBreakdown | None)
-_ENDING: Final[TypeAdapter[Ending | None]] = TypeAdapter(Ending | None)
-"""How the reward of a step, and the end of an episode, are written in a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +98,7 @@ class Episode:
             tune_allocator()
         self.steps = config.episode.steps
         self._batches = config.episode.batches
-        self._twins: dict[int, TwinEpisode] = {}
+        self._twin: tuple[int, TwinEpisode] | None = None
         self._pool = Pool(
             composition.recipe,
             [POLICY],
@@ -121,8 +110,6 @@ class Episode:
         self._no_faults = self._pool.faults.state_dict()
         self._seed = 0
         self._now: EpisodeStep | None = None
-        self.moves = 0
-        """How often the episode was begun, acted in or loaded, to notice that another caller used it in between."""
         self._rewards = EpisodeRewards([self._reward], [1, None])
 
     @classmethod
@@ -145,11 +132,6 @@ class Episode:
         return self.composition.task.metric
 
     @property
-    def host_parameters(self) -> int:
-        """Number of parameters of the host alone."""
-        return self.composition.host_parameters
-
-    @property
     def twin(self) -> TwinEpisode:
         """The twin of the current episode. RuntimeError if no episode was begun."""
         self._latest()
@@ -157,7 +139,6 @@ class Episode:
 
     def begin(self, seed: int) -> EpisodeStep:
         """Begin the episode of ``seed``, and return its first step."""
-        self.moves += 1
         self.twin_of(seed)
         self._seed, self._now = seed, None
         self._rewards = EpisodeRewards([self._reward], [1, None])
@@ -178,7 +159,6 @@ class Episode:
             msg = "the episode is over: begin(seed) begins another"
             raise RuntimeError(msg)
         self._refuse_masked(action, now)
-        self.moves += 1
         with one_thread():
             self._stepper.act(now.observation.step, [now.reward], [action])
             done, self._now = now.observation.step + 1, None
@@ -186,46 +166,11 @@ class Episode:
                 return self._conclude(done)
             return self._advance(done)
 
-    def state_dict(self) -> State:
-        """Return the state of the episode after the latest step."""
-        now = self._latest()
-        reward, ending = _REWARD.dump_python(now.reward, mode="json"), _ENDING.dump_python(now.ending, mode="json")
-        latest = {"reward": reward, "rolled_back": now.rolled_back, "ending": ending}
-        parts = {"rewards": encode_state(self._rewards.state_dict()), "latest": encode_state(latest)}
-        return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed)
-
-    def load_state_dict(self, state: State) -> EpisodeStep:
-        """Restore a state of this or another episode of the same file, and return its latest step.
-
-        Raises:
-            GrowthError: The state does not fit.
-        """
-        self.moves += 1
-        self.twin_of(state.plain["seed"])
-        self._now = None
-        with one_thread():
-            self._pool.load_state_dict(state.part("pool"), in_round=True)
-        self._seed = state.plain["seed"]
-        self._rewards.load_state_dict(decode_state(state.part("rewards")))
-        latest = decode_state(state.part("latest"))
-        reward, ending = _REWARD.validate_python(latest["reward"]), _ENDING.validate_python(latest["ending"])
-        return self._step_of(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
-
     def twin_of(self, seed: int) -> TwinEpisode:
         """Return the twin of an RNG seed, and train it if it is not known."""
-        if not self.knows_twin(seed):
-            self.know_twin(seed, self._train_twin(seed))
-        return self._twins[seed]
-
-    def knows_twin(self, seed: int) -> bool:
-        """Return whether the twin of an RNG seed is known."""
-        return seed in self._twins
-
-    def know_twin(self, seed: int, twin: TwinEpisode) -> None:
-        """Add a twin that another episode of the same file has trained."""
-        self._twins[seed] = twin
-        while len(self._twins) > TWINS_KEPT:
-            del self._twins[next(iter(self._twins))]
+        if self._twin is None or self._twin[0] != seed:
+            self._twin = seed, self._train_twin(seed)
+        return self._twin[1]
 
     def close(self) -> None:
         """Release the networks."""

@@ -25,7 +25,6 @@ from esper_core.leyline import (
     Trajectory,
     Turn,
 )
-from esper_policies.observations import CANDIDATE_COLUMNS
 from esper_policies.ppo import policy as policy_module
 from esper_policies.ppo.encoding import Pace, episodes_of
 from esper_policies.ppo.policy import Ppo
@@ -102,7 +101,7 @@ class Witness:
         monkeypatch.setattr(policy_module, "evaluate", lambda *args: weighed_by.append(weigh(*args)) or weighed_by[-1])
         figures = policy.update(rollout)
         monkeypatch.setattr(policy_module, "evaluate", weigh)
-        episodes, unknown = episodes_of(policy.space, rollout, policy.pace, endless=False)
+        episodes, unknown = episodes_of(policy.space, rollout, policy.pace)
         assert unknown == 0
         learnt = weighed_by[0].log_chance.view(len(episodes), -1)
         left = {place: list(chances) for place, chances in self.chances.items()}
@@ -150,7 +149,7 @@ def rollout_of(policy, monkeypatch, **course):
 def test_rewards_between_decisions_belong_to_the_earlier_one(monkeypatch):
     policy = Ppo(SPACE, width=8, decide_every=5)
     rollout = rollout_of(policy, monkeypatch, undone=[(1, 6)])
-    episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=False)
+    episodes, _ = episodes_of(SPACE, rollout, policy.pace)
     assert [(episode.environment, len(episode.decisions)) for episode in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
     rewards = [turn.reward.total for turn in rollout.trajectories[0].turns]
     assert [decision.reward for decision in episodes[0].decisions] == pytest.approx(
@@ -208,24 +207,6 @@ def test_episodes_with_unknown_rewards_are_left_out_and_counted(monkeypatch):
     rollout = rollout_of(policy, monkeypatch)
     first = rollout.trajectories[0]
     gap = replace(first, turns=(*first.turns[:4], replace(first.turns[4], reward=None), *first.turns[5:]))
-    episodes, unknown = episodes_of(
-        SPACE, replace(rollout, trajectories=(gap, *rollout.trajectories[1:])), Pace(), endless=False
-    )
+    episodes, unknown = episodes_of(SPACE, replace(rollout, trajectories=(gap, *rollout.trajectories[1:])), Pace())
     assert unknown == 1
     assert [episode.environment for episode in episodes] == [1, 2]
-
-
-def test_only_episodes_that_would_have_continued_are_cut(monkeypatch):
-    policy = Ppo(SPACE, width=8)
-    rollout = rollout_of(policy, monkeypatch, undone=[(0, 5)], early=[(1, 6)])
-    for endless, cut in ((False, [False] * 4), (True, [False, True, True, True])):
-        episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=endless)
-        assert [episode.behind is not None for episode in episodes] == cut
-    behind = episodes_of(SPACE, rollout, policy.pace, endless=True)[0][2].behind
-    assert behind.rows.candidate_names
-    assert not any(any(row) for row in policy_may(behind)), "nobody acts behind the end"
-
-
-def policy_may(seen):
-    at = [n for n, name in enumerate(CANDIDATE_COLUMNS) if name.startswith("may_")]
-    return [[row[n] for n in at] for row in seen.rows.candidates]

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
 from esper_core.leyline import WAIT, Op, RewardBreakdown
 from esper_policies.observations import CANDIDATE_COLUMNS, SLOT_COLUMNS
 from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales, episodes_of
 from esper_policies.ppo.learning import Worth, advantages, evaluate, learn, lesson_of
 from esper_policies.ppo.policy import Ppo
-from tests.support.games import contextual, delayed, endless, masked, play
+from tests.support.games import contextual, delayed, masked, play
 
 TINY = {"width": 8, "together": 16, "learning_rate": 1e-2}
 numbers = st.floats(-10, 10)
@@ -27,8 +26,7 @@ shares = st.floats(0, 1)
 
 def lesson_for(policy, rollout):
     """Return the lesson of a round and its worth, as in an update."""
-    cut = policy.settings.horizon == "cut"
-    episodes, _ = episodes_of(policy.space, rollout, policy.pace, endless=cut)
+    episodes, _ = episodes_of(policy.space, rollout, policy.pace)
     policy._rescale(episodes)
     lesson = lesson_of(episodes, partial(policy._numbers, round_=policy.round), policy.options, policy.scales)
     return lesson, evaluate(policy.network, lesson, policy.settings, policy.scales.returns)
@@ -38,9 +36,9 @@ def generator():
     return torch.Generator().manual_seed(1)
 
 
-def slowly(rewards, values, behind, discount, trace):
+def slowly(rewards, values, discount, trace):
     """Compute the definition: the sum of later temporal differences, each times (γλ) to the power of its distance."""
-    after = [*values[1:], behind]
+    after = [*values[1:], 0.0]
     surprises = [reward + discount * later - value for reward, later, value in zip(rewards, after, values, strict=True)]
     return [
         math.fsum((discount * trace) ** (later - now) * surprises[later] for later in range(now, len(rewards)))
@@ -48,67 +46,11 @@ def slowly(rewards, values, behind, discount, trace):
     ]
 
 
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), numbers, shares, shares)
-def test_advantages_equal_the_definition(turns, behind, discount, trace):
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), shares, shares)
+def test_advantages_equal_the_definition(turns, discount, trace):
     rewards, values = zip(*turns, strict=True)
-    computed = advantages(rewards, values, behind, discount=discount, trace=trace)
-    assert computed == pytest.approx(slowly(rewards, values, behind, discount, trace), abs=1e-9)
-
-
-@pytest.mark.parametrize("memory", [True, False])
-def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
-    policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
-    rollout = play(policy, endless(), 2)
-    first, complete = rollout.trajectories
-    stopped = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
-    ended = replace(stopped, terminated=True)
-    with torch.no_grad():
-        policy.network.value[-1].bias.fill_(3.0)
-    values = {}
-    for horizon, cut in (("cut", [True, True, False]), ("ends", [False, False, False])):
-        policy.settings = policy.settings.model_copy(update={"horizon": horizon})
-        lesson, worth = lesson_for(policy, replace(rollout, trajectories=(stopped, complete, ended)))
-        assert list(lesson.cut) == cut
-        values[horizon] = worth.returns.view(3, -1)
-    lengths = [4, 10, 4]
-    last = {
-        horizon: [values_NT[n, length - 1].item() for n, length in enumerate(lengths)]
-        for horizon, values_NT in values.items()
-    }
-    reward = 1.0 / policy.scales.returns
-    assert last["cut"][2] == pytest.approx(reward, abs=1e-5)
-    assert last["ends"] == [last["cut"][2]] * 3
-    for value in last["cut"][:2]:
-        assert value > reward + 0.5, "three times the discount are behind it, on the scale of returns"
-
-
-def test_horizon_cut_without_a_discount_is_refused():
-    with pytest.raises(ValidationError, match=r"horizon: cut needs a discount below 1"):
-        Ppo(endless().space, horizon="cut")
-    Ppo(endless().space, width=4, horizon="cut", discount=0.99)
-
-
-def values_of(horizon, rounds=20):
-    """Return the values at the beginning and the end of the endless game, after some rounds of learning."""
-    game = endless()
-    settings = {"width": 8, "together": 4, "passes": 10, "minibatch": 20, "most_change": None, "memory": False}
-    policy = Ppo(game.space, **settings, learning_rate=1e-2, discount=0.9, trace=0.9, horizon=horizon)
-    for number in range(rounds):
-        policy.update(play(policy, game, 4, 4 * number, number))
-    _, worth = lesson_for(policy, play(policy, game, 4, 9000))
-    values = worth.value.view(4, game.steps).mean(0) * policy.scales.returns
-    return values[0].item(), values[-1].item()
-
-
-@pytest.mark.slow
-@pytest.mark.install  # this suite must pass for every change
-def test_sim_med_3_values_of_an_endless_game_include_rewards_after_the_cut():
-    first, last = values_of("cut")
-    assert first == pytest.approx(10.0, abs=1.0)
-    assert last == pytest.approx(10.0, abs=1.0)
-    first, last = values_of("ends")
-    assert first < 8.0, "6.5 are left of ten steps"
-    assert last < 4.0, "1 is left of the last"
+    computed = advantages(rewards, values, discount=discount, trace=trace)
+    assert computed == pytest.approx(slowly(rewards, values, discount, trace), abs=1e-9)
 
 
 def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkeypatch):
@@ -214,9 +156,8 @@ def test_padding_does_not_affect_training():
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("teacher", [None, "heuristic"])
-def test_a_round_without_known_rewards_changes_no_weights_and_is_reported(teacher, caplog):
-    policy = Ppo(contextual().space, **TINY, teacher=teacher)
+def test_a_round_without_known_rewards_changes_no_weights_and_is_reported(caplog):
+    policy = Ppo(contextual().space, **TINY)
     rollout = play(policy, contextual(), 4)
     unpaid = [
         replace(episode, turns=tuple(replace(turn, reward=None) for turn in episode.turns))

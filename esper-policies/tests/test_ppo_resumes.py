@@ -32,18 +32,6 @@ def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupt
         assert same(stays, moves)
 
 
-def test_the_state_contains_the_memory_of_the_teacher():
-    space, settings = space_of(2), {**TINY, "teacher": "heuristic"}
-    policy, heir = Ppo(space, **settings), Ppo(space, **settings)
-    fresh = written_and_read(heir.state_dict())
-    for scene in episode(space, 3)[:8]:
-        policy.act([scene.observation], [scene.mask])
-    state = written_and_read(policy.state_dict())
-    assert state.part("teacher").plain != fresh.part("teacher").plain
-    heir.load_state_dict(state)
-    assert same(policy, heir)
-
-
 def test_a_resumed_policy_does_not_repeat_warnings():
     game = delayed()
     policy, heir = (Ppo(game.space, **TINY) for _ in range(2))

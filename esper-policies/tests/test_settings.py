@@ -44,7 +44,6 @@ def schedule(space, plan):
         (Ppo, {"learning_rate": 0.0}, ("learning_rate",)),
         (Ppo, {"targets": [1.5]}, ("targets", 0)),
         (Ppo, {"discount": 1.01}, ("discount",)),
-        (Ppo, {"teacher": "random"}, ("teacher",)),
     ],
 )
 def test_invalid_settings_of_policies_are_refused_with_their_path(policy, settings, path):

@@ -58,10 +58,9 @@ MOMENTS = [(1, 0.1), (5, 0.9), (6, 0.5), (13, 1.2)]
     [
         ([(4, 0.5), (9, 0.5)], "rewards: [team, {use: team, settings: {price: 5}}]\n", {}),
         (MOMENTS, "", {}),
-        (MOMENTS, "", {"teacher": "heuristic", "teach_rounds": 2, "enough": 1.0}),
         (MOMENTS, "", {"decide_every": 2, "auto_fossilise": True}),
     ],
-    ids=["several prices", "alone", "taught", "macro decisions"],
+    ids=["several prices", "alone", "macro decisions"],
 )
 def test_run_13_a_learner_that_is_killed_resumes_to_the_same_weights(
     moments, more, settings, file, run, processes, tmp_path

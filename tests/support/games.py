@@ -4,7 +4,6 @@
     memory      the loss of the first step says which blueprint pays in the last step
     delayed     one blueprint pays at the end, the more the earlier it germinates; another pays a little at once
     masked      the possible actions change from step to step, and so does the best of them
-    endless     a constant reward in every step, cut by the horizon
 
 An episode depends on the seed that ``begin`` is given and on the actions only. Seeds that germinate stay in training:
 no game offers to advance, fossilise or prune them.
@@ -297,23 +296,7 @@ def masked() -> Game:
     return Game("masked", space, steps, steps * prize, max(0.0, steps * chance), deal, rooted=False)
 
 
-def endless(steps: int = 10) -> Game:
-    """Build a game that pays 1 in each step and has no end of its own: the horizon cuts the episode.
-
-    An estimate of the return must include what would follow after the horizon.
-    """
-    space = _space({"early": ("games/stone",)})
-
-    def deal(draw: random.Random) -> Hand:
-        losses = [_blurred(draw, 2) for _ in range(steps)]
-        return Hand(losses, [space.blueprints] * steps, lambda *_: {"stream": 1.0})
-
-    return Game("endless", space, steps, float(steps), float(steps), deal, rooted=False)
-
-
-GAMES: Final[Mapping[str, Callable[[], Game]]] = {
-    game.__name__: game for game in (contextual, memory, delayed, masked, endless)
-}
+GAMES: Final[Mapping[str, Callable[[], Game]]] = {game.__name__: game for game in (contextual, memory, delayed, masked)}
 
 
 def _prize(paying: tuple[str, str], cost: float, prize: float = 5.0) -> Pay:

@@ -4,7 +4,6 @@
     policy_network    PolicyNetwork: scores rows and values the whole; from scores to decisions; options of actions
     encoding          observations as tensors, rollouts as decisions, and the scales of columns and returns
     learning          advantages, batches of episodes, the clipped update, and warnings when nothing is learnt
-    imitation         supervised learning from what a teacher did
     trained_policies  trained policies as files, and the optimizer's state
     settings          PpoSettings
 

@@ -114,10 +114,6 @@ class Batch:
         """Return some of the environments."""
         return Batch(*(getattr(self, name)[index] for name in self.__slots__))
 
-    def with_names(self, names: Tensor) -> Batch:
-        """Return the batch with other name indices."""
-        return replace(self, names=names)
-
 
 def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tuple[int, int] = (1, 1)) -> Batch:
     """Batch several environments.
@@ -202,24 +198,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeDecisions:
-    """The decisions of one episode, or of a part of one.
-
-    environment: its index in the arm. behind: the state after the last decision if the episode was truncated; None if
-    it terminated.
-    """
+    """The decisions of one episode, or of a part of one. environment: its index in the arm."""
 
     environment: int
     decisions: tuple[Decision, ...]
-    behind: Seen | None
 
 
-def episodes_of(
-    space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool
-) -> tuple[list[EpisodeDecisions], int]:
+def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace) -> tuple[list[EpisodeDecisions], int]:
     """Return the episodes to learn from, and the number of those with unknown or non-finite rewards.
 
-    endless: whether episodes that were not rolled back count as truncated. Otherwise they terminate with their last
-    step, also if the governor ended them early.
+    Each terminates with its last step, also if the governor ended it early.
     """
     episodes: list[EpisodeDecisions] = []
     unknown = 0
@@ -228,9 +216,7 @@ def episodes_of(
         if decisions is None:
             unknown += 1
         elif decisions:
-            cut = endless and not played.terminated
-            behind = see(space, played.final, _mask_behind(played), decisions[-1].seen.levels) if cut else None
-            episodes.append(EpisodeDecisions(environment, tuple(decisions), behind))
+            episodes.append(EpisodeDecisions(environment, tuple(decisions)))
     return episodes, unknown
 
 
@@ -274,11 +260,6 @@ def _decisions(space: ActionSpace, played: Trajectory, pace: Pace) -> list[Decis
             before = decisions[-1]
             decisions[-1] = Decision(before.seen, before.action, before.reward + turn.reward.total)
     return decisions
-
-
-def _mask_behind(played: Trajectory) -> ActionMask:
-    """Return the mask after the end, where nothing is possible."""
-    return played.turns[-1].mask.shut()
 
 
 LEAST = 0.05

@@ -26,19 +26,16 @@ if TYPE_CHECKING:
     from esper_policies.ppo.settings import PpoSettings
 
 
-def advantages(
-    rewards: Sequence[float], values: Sequence[float], behind: float, *, discount: float, trace: float
-) -> list[float]:
+def advantages(rewards: Sequence[float], values: Sequence[float], *, discount: float, trace: float) -> list[float]:
     """Return the generalised advantage of each decision of one episode (Schulman et al., 2016).
 
-    A(t) = δ(t) + γλ·A(t + 1) with δ(t) = r(t) + γ·V(t + 1) − V(t), and V after the last decision is
-    ``behind``: the value of the last state if the episode was truncated, 0 if it terminated.
+    A(t) = δ(t) + γλ·A(t + 1) with δ(t) = r(t) + γ·V(t + 1) − V(t), and V after the last decision is 0.
 
-    >>> advantages([1.0, 1.0], [0.5, 0.5], 0.0, discount=1.0, trace=1.0)
+    >>> advantages([1.0, 1.0], [0.5, 0.5], discount=1.0, trace=1.0)
     [1.5, 0.5]
     """
     summed = [0.0] * len(rewards)
-    running, after = 0.0, behind
+    running, after = 0.0, 0.0
     for step in reversed(range(len(rewards))):
         surprise = rewards[step] + discount * after - values[step]
         running = surprise + discount * trace * running
@@ -61,16 +58,13 @@ NO_SPREAD: Final = 1e-12
 class Lesson:
     """N episodes of at most T decisions as N·T rows, one episode after the other; short ones are padded.
 
-    is_decision: (N, T) whether a row is a decision and not padding. rewards: by episode. behind: the last state of each
-    truncated episode; zeros for terminated ones. cut: whether each episode was truncated.
+    is_decision: (N, T) whether a row is a decision and not padding. rewards: by episode.
     """
 
     batch: Batch
     chosen: Chosen
     is_decision: Tensor
     rewards: Sequence[Sequence[float]]
-    behind: Batch
-    cut: Sequence[bool]
 
     def of(self, index: Tensor) -> tuple[Batch, Chosen]:
         """Return the rows of some episodes."""
@@ -93,17 +87,15 @@ def evaluate(network: PolicyNetwork, lesson: Lesson, settings: PpoSettings, scal
     """Evaluate the decisions by the network that took them. scale: rewards are divided by it."""
     count, steps = lesson.is_decision.shape
     with torch.no_grad():
-        scores, memory = network(lesson.batch, None, (count, steps))
+        scores, _ = network(lesson.batch, None, (count, steps))
         chances = Chances(scores, lesson.batch.legal, lesson.batch.home)
         log_chance = chances.log_chance(lesson.chosen)
-        behind = network(lesson.behind, _memory_behind(network, lesson, memory))[0].value
     values, advantage_NT = scores.value.view(count, steps), torch.zeros(count, steps)
     for n, rewards in enumerate(lesson.rewards):
         episode_values = values[n, : len(rewards)].tolist()
-        after = behind[n].item() if lesson.cut[n] else 0.0
         scaled = [reward / scale for reward in rewards]
         advantage_NT[n, : len(rewards)] = torch.tensor(
-            advantages(scaled, episode_values, after, discount=settings.discount, trace=settings.trace)
+            advantages(scaled, episode_values, discount=settings.discount, trace=settings.trace)
         )
     advantage = advantage_NT.flatten()
     return Worth(log_chance, scores.value, advantage, advantage + scores.value)
@@ -212,19 +204,6 @@ def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[
         yield torch.tensor(taken)
 
 
-def _memory_behind(network: PolicyNetwork, lesson: Lesson, memory: Tensor) -> Tensor | None:
-    """Return the memory after each episode; short ones are run again without their padding."""
-    if network.memory is None:
-        return None
-    if bool(lesson.is_decision.all()):
-        return memory
-    ends: list[Tensor] = []
-    for n, length in enumerate(lesson.is_decision.sum(1).tolist()):
-        batch, _ = lesson.of(torch.tensor([n]))
-        ends.append(network(batch.at(torch.arange(length)), None, (1, length))[1])
-    return torch.cat(ends, 1)
-
-
 def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
     return math.fsum(step_figures[name] for step_figures in figures) / len(figures)
 
@@ -235,10 +214,7 @@ def lesson_of(
     options: Options,
     scales: Scales,
 ) -> Lesson:
-    """Return the lesson of some episodes. numbers: name indices of rows, given the environment.
-
-    An action of a teacher that could not have been chosen here counts as WAIT.
-    """
+    """Return the lesson of some episodes. numbers: name indices of rows, given the environment."""
     steps = max(len(episode.decisions) for episode in episodes)
     padded = [[*episode.decisions, *[episode.decisions[-1]] * (steps - len(episode.decisions))] for episode in episodes]
     rows = [
@@ -246,20 +222,13 @@ def lesson_of(
         for episode, decisions in zip(episodes, padded, strict=True)
         for decision in decisions
     ]
-    behind = [(episode.behind or episode.decisions[-1].seen, episode.environment) for episode in episodes]
-    seen = [decision.seen for decision, _ in rows] + [state for state, _ in behind]
-    named = [
-        numbers(state, environment)
-        for state, environment in [*((d.seen, environment) for d, environment in rows), *behind]
-    ]
-    batch = scales.scaled(batch_of(seen, named))
+    seen = [decision.seen for decision, _ in rows]
+    named = [numbers(decision.seen, environment) for decision, environment in rows]
     return Lesson(
-        batch=batch.at(torch.arange(len(rows))),
+        batch=scales.scaled(batch_of(seen, named)),
         chosen=_chosen([decision for decision, _ in rows], options),
         is_decision=torch.tensor([[n < len(episode.decisions) for n in range(steps)] for episode in episodes]),
         rewards=[[decision.reward for decision in episode.decisions] for episode in episodes],
-        behind=batch.at(torch.arange(len(rows), len(seen))),
-        cut=[episode.behind is not None for episode in episodes],
     )
 
 

@@ -1,9 +1,4 @@
-"""The policy ``ppo``: decides by its network, and learns after each round.
-
-With ``look_at_new`` a blueprint absent from training is tried first. Training says nothing about which of them is worth
-a trial, but what was learnt about seeds in general, by gain and price, applies to it. So each is germinated once per
-episode, instead of another germination or a wait, and its seed is then treated like any other.
-"""
+"""The policy ``ppo``: decides by its network, and learns after each round."""
 
 from __future__ import annotations
 
@@ -15,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import WAIT, Action, Op, State
-from esper_policies.heuristic import Heuristic
+from esper_core.leyline import WAIT, Action, State
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
-from esper_policies.ppo.imitation import imitate
 from esper_policies.ppo.learning import Diagnosis, evaluate, learn, lesson_of
 from esper_policies.ppo.policy_network import Chances, Chosen, Options, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
@@ -34,25 +27,12 @@ from esper_policies.ppo.trained_policies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout
     from esper_policies.ppo.encoding import EpisodeDecisions, Seen
-
-
-def germination_of_new(
-    seen: Seen, mask: ActionMask, decided: Action, named: Collection[str], looked_at: Collection[str]
-) -> Action | None:
-    """Return the germination of a newcomer that replaces the decision; None if there is none to try now."""
-    if decided.op not in (Op.WAIT, Op.GERMINATE):
-        return None
-    for slot, blueprint in seen.candidates:
-        plant = Action(Op.GERMINATE, slot, blueprint)
-        if blueprint not in named and blueprint not in looked_at and mask.allows(plant):
-            return plant
-    return None
 
 
 log = logging.getLogger("esper")
@@ -64,11 +44,10 @@ EPSILON: Final = 1e-5
 
 @dataclass(slots=True)
 class Memory:
-    """State of one environment's episode: levels for trends, the network's memory, and newcomers that were tried."""
+    """State of one environment's episode: levels for trends, and the network's memory."""
 
     levels: tuple[float, ...] | None = None
     hidden: Tensor | None = None
-    looked_at: tuple[str, ...] = ()
 
 
 class Ppo:
@@ -105,7 +84,6 @@ class Ppo:
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=checked.learning_rate, eps=EPSILON)
         if checked.learn:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
-        self._teacher = self._new_teacher() if checked.teacher and checked.learn else None
         self._memories: list[Memory] = []
         for words in [] if trained is None else setting_differences(checked, trained):
             log.warning("ppo: %s", words)
@@ -125,15 +103,9 @@ class Ppo:
             forced = WAIT if observation.rolled_back else self.pace.by_itself(observation, mask)
             actions.append(WAIT if forced is None else forced)
             undecided += [environment] if forced is None else []
-        if self._teacher is not None:
-            return self._taught(self._teacher, observations, masks, actions, undecided)
         for environment, action in zip(undecided, self._decided(observations, masks, undecided), strict=True):
             actions[environment] = action
         return actions
-
-    def unfinished(self) -> list[tuple[str, ...]]:
-        """Return for each environment what its teacher could not do, while there is a teacher."""
-        return [] if self._teacher is None else self._teacher.unfinished()
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
         """Learn from one round and return its statistics."""
@@ -141,24 +113,13 @@ class Ppo:
         self.round += 1
         if not settings.learn:
             return {}
-        endless = settings.horizon == "cut"
-        episodes, unknown = episodes_of(self.space, rollout, self.pace, endless=endless)
+        episodes, unknown = episodes_of(self.space, rollout, self.pace)
         figures = self._learnt(episodes, round_) if episodes else {}
-        if self._teacher is not None and (
-            figures.get("agreement", 0.0) >= settings.enough or self.round >= settings.teach_rounds
-        ):
-            self._teacher = None
         for words in self.diagnosis.warnings(figures, unknown=unknown, episodes=len(episodes)):
             log.warning("arm %s: %s", rollout.arm, words)
         if settings.save:
             self.save(settings.save)
         return figures
-
-    def imitate(self, rollout: Rollout, *, passes: int = 100) -> Mapping[str, float]:
-        """Imitate the decisions of ``rollout`` until nearly all are equal."""
-        episodes, _ = episodes_of(self.space, rollout, self.pace, endless=self.settings.horizon == "cut")
-        round_, self.round = self.round, self.round + 1
-        return self._imitated(episodes, round_, passes) if episodes else {}
 
     def save(self, folder: str) -> None:
         """Save weights, scales, names and descriptions to a folder that the setting ``load`` can name."""
@@ -181,19 +142,16 @@ class Ppo:
     def state_dict(self) -> State:
         """Return weights, the optimizer's state, scales, and the memory of each environment."""
         hidden = {str(n): m.hidden.clone() for n, m in enumerate(self._memories) if m.hidden is not None}
-        teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
         return State.of(
             {
                 "network": State({}, {name: tensor.clone() for name, tensor in self.network.state_dict().items()}),
                 "optimizer": optimizer_state(self.optimizer),
                 "scales": self.scales.state_dict(),
                 "hidden": State({}, hidden),
-                **teacher,
             },
             round=self.round,
             names=list(self._names),
             levels=[None if memory.levels is None else list(memory.levels) for memory in self._memories],
-            looked_at=[list(memory.looked_at) for memory in self._memories],
             lasting=dict(self.diagnosis.lasting),
             reported=list(self.diagnosis.reported),
         )
@@ -207,15 +165,9 @@ class Ppo:
         self.round, self._names = state.plain["round"], list(state.plain["names"])
         self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["reported"]))
         self._memories = [
-            Memory(None if levels is None else tuple(levels), hidden.get(str(n)), tuple(looked_at))
-            for n, (levels, looked_at) in enumerate(zip(state.plain["levels"], state.plain["looked_at"], strict=True))
+            Memory(None if levels is None else tuple(levels), hidden.get(str(n)))
+            for n, levels in enumerate(state.plain["levels"])
         ]
-        self._teacher = self._new_teacher() if "teacher" in state.plain else None
-        if self._teacher is not None:
-            self._teacher.load_state_dict(state.part("teacher"))
-
-    def _new_teacher(self) -> Heuristic:
-        return Heuristic(self.space, speed=max(1, self.settings.speeds[0]))
 
     # Acting.
 
@@ -230,7 +182,9 @@ class Ppo:
             chosen = self._chosen(environments, seen, [observations[n].step for n in environments])
             for row, (environment, state) in enumerate(zip(environments, seen, strict=True)):
                 self._memories[environment].levels = state.levels
-                actions.append(self._action(state, chosen, row, environment, masks[environment]))
+                action = state.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
+                details = {head: int(choice[row]) for head, choice in chosen.details.items()}
+                actions.append(self.options.with_options(action, details))
         return actions
 
     def _chosen(self, environments: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
@@ -252,36 +206,9 @@ class Ppo:
                 self._memories[environment].hidden = after[0, row].clone()
         return chosen
 
-    def _action(self, seen: Seen, chosen: Chosen, row: int, environment: int, mask: ActionMask) -> Action:
-        action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
-        memory = self._memories[environment]
-        tries_new = self.settings.look_at_new and not self.settings.learn
-        if tries_new and (new := germination_of_new(seen, mask, action, self._names, memory.looked_at)):
-            memory.looked_at, action = (*memory.looked_at, str(new.blueprint)), new
-        return self.options.with_options(action, {head: int(choice[row]) for head, choice in chosen.details.items()})
-
-    def _taught(
-        self,
-        teacher: Heuristic,
-        observations: Sequence[Observation],
-        masks: Sequence[ActionMask],
-        actions: list[Action],
-        undecided: Sequence[int],
-    ) -> list[Action]:
-        """Replace the actions at ``undecided`` by the teacher's, or by WAIT where these are not possible."""
-        shown = teacher.act(observations, [mask if n in undecided else mask.shut() for n, mask in enumerate(masks)])
-        for environment in undecided:
-            mine = self.options.with_options(shown[environment], {})
-            actions[environment] = mine if masks[environment].allows(mine) else WAIT
-            seen = see(self.space, observations[environment], masks[environment], self._memories[environment].levels)
-            self._memories[environment].levels = seen.levels
-        return actions
-
     # Learning.
 
     def _learnt(self, episodes: Sequence[EpisodeDecisions], round_: int) -> dict[str, float]:
-        if self._teacher is not None:
-            return self._imitated(episodes, round_, passes=100)
         settings = self.settings
         self._rescale(episodes)
         lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
@@ -299,25 +226,6 @@ class Ppo:
         )
         self._update_columns(episodes)
         return figures | {"entropy_weight": entropy, **outcome_of(episodes)}
-
-    def _imitated(self, episodes: Sequence[EpisodeDecisions], round_: int, passes: int) -> dict[str, float]:
-        settings = self.settings
-        if round_ == 0:
-            self._update_columns(episodes)  # its scales were not used yet
-        self._rescale(episodes)
-        lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
-        worth = evaluate(self.network, lesson, settings, self.scales.returns)
-        figures = imitate(
-            self.network,
-            self.optimizer,
-            lesson,
-            worth,
-            passes=passes,
-            minibatch=settings.minibatch,
-            enough=settings.enough,
-            order=self._order(round_),
-        )
-        return figures | outcome_of(episodes)
 
     def _rescale(self, episodes: Sequence[EpisodeDecisions]) -> None:
         """Update the scale of returns, and rescale the value head so that its predictions stay the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_policies.settings import Settings
@@ -35,10 +35,6 @@ class PpoSettings(Settings):
     )
     one_at_a_time: bool = Field(
         default=False, description="Whether nothing germinates while another seed lives, since gains would be unknown."
-    )
-    look_at_new: bool = Field(
-        default=False,
-        description="With learn: false, whether each blueprint absent from training is germinated once per episode.",
     )
     blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
         default=("add",), description="Blend operators to choose from."
@@ -81,25 +77,9 @@ class PpoSettings(Settings):
         default=0.03, gt=0, description="KL divergence at which the passes over a round end; null: never."
     )
     clip_norm: float = Field(default=0.5, gt=0, description="Norm to which gradients are clipped.")
-    horizon: Literal["ends", "cut"] = Field(
-        default="ends",
-        description="Whether the last step terminates an episode (ends) or truncates it (cut).",
-    )
-    teacher: Literal["heuristic"] | None = Field(
-        default=None, description="Policy that decides in the first rounds, which ppo imitates."
-    )
-    teach_rounds: int = Field(default=3, ge=1, le=1000, description="Maximum number of rounds with a teacher.")
-    enough: float = Field(default=0.95, gt=0, le=1, description="Share of equal decisions at which imitation ends.")
     together: int = Field(
         default=1,
         ge=1,
         le=4096,
         description="Environments per forward pass; last bits of the results depend on it.",
     )
-
-    @model_validator(mode="after")
-    def _endless_needs_a_discount(self) -> PpoSettings:
-        if self.horizon == "cut" and self.discount == 1.0:
-            msg = "horizon: cut needs a discount below 1, since returns of endless episodes would be infinite"
-            raise ValueError(msg)
-        return self

@@ -45,24 +45,20 @@ class NodeRecord:
         return {"build": dict(self.build), "packages": dict(self.packages)}
 
 
-def check_node(run_node: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> list[str]:
-    """Compare a worker's node with the machine of the run; return warnings.
-
-    With ``mixed_builds`` nodes may have another torch build, CPU capability or Python.
+def check_node(run_node: NodeRecord, other: NodeRecord) -> None:
+    """Compare a worker's node with the machine of the run.
 
     Raises:
-        ClusterError: It has other packages, or another build where that is not allowed (E405).
+        ClusterError: E405, it has other packages, or another torch build, CPU capability or Python.
     """
     packages = _differences(other.node, run_node.packages, other.packages)
     build = _differences(other.node, run_node.build, other.build)
     if packages:
         hint = "Install the same versions on every node, for example from one constraints file."
         raise ClusterError([Problem("E405", text, hint=hint) for text in packages])
-    if build and not mixed_builds:
-        accept = "--set engine.settings.mixed_builds=true"
-        hint = f"Results would differ in their last bits. Use equal nodes, or accept that:  {accept}"
+    if build:
+        hint = "Results would differ in their last bits. Use equal nodes."
         raise ClusterError([Problem("E405", text, hint=hint) for text in build])
-    return [f"{text}: results may differ in their last bits" for text in build]
 
 
 def _differences(node: str, expected: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

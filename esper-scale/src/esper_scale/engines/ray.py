@@ -150,7 +150,7 @@ class RayEngine:
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self.wait_seconds, self.on_wait = settings.wait_seconds, on_wait
-        self._run_node, self._mixed_builds, self._on_node = run_node, settings.mixed_builds, on_node
+        self._run_node, self._on_node = run_node, on_node
         self._free: list[_Actor] = []
         self._actors: list[_Actor] = []
         self._ray = _import_ray()
@@ -238,8 +238,7 @@ class RayEngine:
     def check(self, record: NodeRecord | None, error: BaseException | None) -> None:
         """Check what ``ShardActor.prepare`` returned: what is installed there, then whether the recipe was built."""
         if record is not None:
-            for text in check_node(self._run_node, record, mixed_builds=self._mixed_builds):
-                log.warning("%s", text)
+            check_node(self._run_node, record)
             self._on_node(record)
         if error is not None:
             raise error

@@ -19,7 +19,3 @@ class RaySettings(Section):
     wait_seconds: int = Field(
         default=300, ge=1, le=86_400, description="Seconds to wait until the cluster has started the workers."
     )
-    mixed_builds: bool = Field(
-        default=False,
-        description="Accept nodes with another torch build, CPU capability or Python; last bits may then differ.",
-    )

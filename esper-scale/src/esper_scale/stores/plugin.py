@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline.errors import ConfigError, Problem, one_line
+from esper_core.leyline.errors import one_line
+from esper_core.leyline.files import limit_of
 
 if TYPE_CHECKING:
     from esper_scale.stores.storage import Storage
@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
 """The extra of esper-scale to install for a protocol. For others fsspec says which package is missing."""
 
-MAX_FILES: Final = 10_000
 MAX_GIB: Final = 64
-"""A stored run that is larger is not fetched, unless ESPER_STORE_MAX_FILES or ESPER_STORE_MAX_GIB is set."""
+"""A stored run that is larger is not fetched, unless ESPER_STORE_MAX_GIB is set."""
 
 
 def open_store(url: str) -> Storage:
@@ -23,7 +22,6 @@ def open_store(url: str) -> Storage:
 
     Raises:
         RunFolderError: E434, the protocol is unknown or its package is not installed.
-        ConfigError: E434, a limit in the environment is not a number.
     """
     from fsspec.core import url_to_fs
 
@@ -38,15 +36,4 @@ def open_store(url: str) -> Storage:
         raise unusable(url, "the package for its protocol is not installed", hint) from error
     except Exception as error:  # whatever a file system raises for a URL or settings that it refuses
         raise unusable(url, one_line(str(error)), "Give a URL such as s3://bucket/prefix.") from error
-    max_files, max_gib = _limit("ESPER_STORE_MAX_FILES", MAX_FILES), _limit("ESPER_STORE_MAX_GIB", MAX_GIB)
-    return Storage(url, files, path.rstrip("/"), max_files, max_gib << 30)
-
-
-def _limit(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
-    if text and not text.isdecimal():
-        hint = f"Unset it, and the limit is {default}."
-        raise ConfigError(
-            Problem("E434", f"{variable} is not a whole number. Received: {one_line(text)[:80]}", hint=hint)
-        )
-    return int(text or default)
+    return Storage(url, files, path.rstrip("/"), limit_of("ESPER_STORE_MAX_GIB", MAX_GIB) << 30)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 LEASE_TIME: Final = timedelta(minutes=5)
 """How long after its last renewal a lease keeps others away. It is renewed about once a minute."""
 
+MAX_FILES: Final = 10_000
+"""A stored run with more files is not fetched."""
+
 MANIFEST_BYTES: Final = 16 << 20
 """Largest size of a manifest that is read: 10,000 files with long names take about 5 MB."""
 
@@ -119,14 +122,12 @@ class Storage:
         url: As the user named it, without a slash at its end.
         files: The file system of fsspec.
         path: The folder in it.
-        max_files: A run with more files is not fetched.
         max_bytes: A run with more bytes is not fetched.
     """
 
     url: str
     files: Any
     path: str
-    max_files: int
     max_bytes: int
 
     def runs(self) -> list[str]:
@@ -226,9 +227,9 @@ class Storage:
                 reason = "it was uploaded by another version of Esper"
             raise _damaged(url, reason) from None
         total = sum(file.bytes for file in manifest.files)
-        if len(manifest.files) > self.max_files or total > self.max_bytes:
+        if len(manifest.files) > MAX_FILES or total > self.max_bytes:
             reason = f"it has {len(manifest.files):,} files of {total:,} bytes, more than the limits allow"
-            raise _damaged(url, reason, "If you trust it, raise ESPER_STORE_MAX_FILES or ESPER_STORE_MAX_GIB.")
+            raise _damaged(url, reason, "If you trust it, a larger ESPER_STORE_MAX_GIB allows more bytes.")
         return manifest
 
     def lease(self, id_: str) -> Lease | None:

@@ -47,7 +47,7 @@ def slowly(rewards, values, discount, trace):
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), shares, shares)
-def test_advantages_equal_the_definition(turns, discount, trace):
+def test_sim_med_3_advantages_equal_the_definition(turns, discount, trace):
     rewards, values = zip(*turns, strict=True)
     computed = advantages(rewards, values, discount=discount, trace=trace)
     assert computed == pytest.approx(slowly(rewards, values, discount, trace), abs=1e-9)

@@ -14,21 +14,14 @@ from pydantic import ValidationError
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
 from esper_rewards import potentials, terms
 from esper_rewards.plugin import REWARDS
-from esper_rewards.potentials import Escrow, Loss, Sparse, Team
+from esper_rewards.potentials import Loss, Team
 from esper_testing import parametrize_with_checks
-from esper_testing.reward_episodes import AGAIN, PROBES, STEPS, Brings, earned, play, probed, random_episode
+from esper_testing.reward_episodes import AGAIN, PROBES, Brings, earned, play, probed
 
 ACCURACY = Metric("accuracy", "up", "%")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewards.md"
 CLASSES = {name: getattr(potentials, class_name) for name, (class_name, _) in REWARDS.items()}
 SANE = PROBES["sane"].moves
-
-
-def rewards_of(reward, moves=SANE, term=None):
-    """Return the reward of each step, or one term of it."""
-    course = play(ACCURACY, moves)
-    breakdowns = [reward.score(moment.now, moment.before, moment.twin, moment.twin_before) for moment in course]
-    return [breakdown.total if term is None else breakdown.terms[term] for breakdown in breakdowns]
 
 
 @pytest.mark.parametrize("name", REWARDS)
@@ -44,30 +37,6 @@ def test_a_step_before_without_its_twin_is_refused(name):
     moment = play(ACCURACY, SANE)[3]
     with pytest.raises(ValueError, match="Received: before without twin_before"):
         CLASSES[name](metric=ACCURACY).score(moment.now, moment.before, moment.twin, None)
-
-
-@pytest.mark.parametrize("make", [Escrow, Sparse])
-@pytest.mark.parametrize("seed", range(2))
-def test_delayed_rewards_add_up_to_those_of_team(make, seed):
-    """This holds if something was kept, whatever happened before."""
-    course = random_episode(ACCURACY, seed)
-    assert course[-1].now.fossils > 0
-    expected = earned(Team(metric=ACCURACY), course)
-    assert earned(make(metric=ACCURACY), course) == pytest.approx(expected)
-
-
-def test_sparse_pays_at_the_end_only():
-    *steps, end = rewards_of(Sparse(metric=ACCURACY))
-    assert steps == [0.0] * STEPS
-    assert end == pytest.approx(10.0 - 20.0 * 0.12 - 2.0)
-
-
-def test_escrow_pays_for_fossils_and_charges_rent_at_once():
-    credits = rewards_of(Escrow(metric=ACCURACY), term="improvement")
-    rents = rewards_of(Escrow(metric=ACCURACY), term="rent")
-    assert credits[:11] == [0.0] * 11
-    assert credits[11] > 0.0
-    assert rents[1] == pytest.approx(-2.4)
 
 
 def test_loss_does_not_depend_on_the_metric():

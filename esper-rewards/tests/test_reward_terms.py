@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
-from esper_rewards.terms import MOST, closes, fossil_fee, kept_share, nats, rent
+from esper_rewards.terms import MOST, fossil_fee, nats, rent
 
 HOST = 1000
 LIVING = [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING]
@@ -40,7 +40,7 @@ def test_run_07_no_term_depends_on_the_slot(now, order):
     other = replace(
         now, slots=tuple(replace(now.slots[place], name=name) for name, place in zip(names, order, strict=True))
     )
-    for term in (lambda now: rent(now, 20.0), lambda now: fossil_fee(now, 20.0), kept_share):
+    for term in (lambda now: rent(now, 20.0), lambda now: fossil_fee(now, 20.0)):
         assert term(other) == pytest.approx(term(now))
 
 
@@ -48,14 +48,3 @@ def test_diverged_losses_are_limited():
     assert nats(signals(loss=1e30), signals()) == -MOST
     assert nats(signals(loss=math.inf), signals()) == -MOST
     assert math.isnan(nats(signals(loss=math.nan), signals()))
-
-
-def test_a_seed_beside_a_fossil_reduces_its_share():
-    assert kept_share(signals(slot("early", seed(Stage.BLENDING, alpha=0.5), fossils=1))) == pytest.approx(2 / 3)
-    assert kept_share(signals(slot("early", seed(Stage.TRAINING), fossils=1))) == 1.0
-
-
-def test_the_end_of_an_episode_is_its_last_step_again():
-    assert closes(signals(step=9), signals(step=9))
-    assert not closes(signals(step=9), signals(step=8))
-    assert not closes(signals(step=0), None)

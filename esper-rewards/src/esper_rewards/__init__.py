@@ -1,6 +1,6 @@
 """Rewards for Esper, and the terms they are made of.
 
-    potentials   Team (the default), Escrow, Loss and Sparse: an episode adds up to a potential at its end
+    potentials   Team (the default) and Loss: an episode adds up to a potential at its end
     terms        gains and costs
     settings     the settings of all rewards
     plugin       registers them by name

@@ -7,9 +7,7 @@ from typing import Any, Final
 from esper_core import PluginInfo, RewardSpec, hookimpl
 
 REWARDS: Final = {
-    "escrow": ("Escrow", "As team; the gain counts by the share of what acts that is fossilised."),
     "loss": ("Loss", "As team, in nats of validation loss."),
-    "sparse": ("Sparse", "Nothing until the end, then the sum of team."),
     "team": ("Team", "Gain over the twin, less a price for size: the default."),
 }
 """Class of each reward by its name, and its summary. Its settings model is named after the class."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline import RewardBreakdown
 from esper_rewards.settings import TeamSettings
-from esper_rewards.terms import POINTS, closes, demand_pair, fossil_fee, improvement, kept_share, nats, rent
+from esper_rewards.terms import POINTS, demand_pair, fossil_fee, improvement, nats, rent
 
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
@@ -96,68 +96,3 @@ class Loss(Team):
     def gain(self, signals: Signals, twin: Signals) -> float:
         """Return the gain over the twin at one step, in hundredths of a nat."""
         return POINTS * nats(signals, twin)
-
-
-class Escrow(Team):
-    """``team`` that counts the gain only as far as it is fossilised.
-
-    Formula: Φ(now) − Φ(before), where Φ = share · 100 · gain − price · (added / host + 0.10 · fossils), and Φ = 0
-    before the first step. ``share`` is fossils / (fossils + Σ alpha of the acting seeds), and 0 without a fossil.
-
-    Range: an episode's sum is Φ at its end, at most 100 for a metric between 0 and 1.
-
-    Direction: up with a better metric and with fossils, down with parameters.
-
-    Incentive: none that lasts, because an episode adds up to the same as with ``team``. The gain is paid late, and
-    blending in a second seed lowers the share of the first for a while.
-
-    Args:
-        metric: the task's metric, which the run passes to every reward.
-        price: hundredths of the metric that doubling the host's parameters must bring to break even.
-        price_of_flops: the same for doubling its operations; 0: operations are free.
-
-    Examples:
-        >>> from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-        >>> kept = Signals(9, 0.5, 0.5, 0.75, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=1),))
-        >>> Escrow(metric=Metric("accuracy")).score(kept, None, twin, None).terms
-        {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': -2.0}
-    """
-
-    def gain(self, signals: Signals, twin: Signals) -> float:
-        """Return the share of the gain over the twin that the fossils have, in points."""
-        return kept_share(signals) * improvement(self.metric, signals, twin)
-
-
-class Sparse(Team):
-    """Pays nothing until the end, and then what ``team`` adds up to.
-
-    Formula: at the end 100 · gain − price · (added / host + 0.10 · fossils); before it 0.
-
-    Range: at most 100 for a metric between 0 and 1.
-
-    Direction: up with a better metric, down with parameters and fossils.
-
-    Incentive: as ``team``. It is the hardest to learn from, with one number per episode.
-
-    Args:
-        metric: the task's metric, which the run passes to every reward.
-        price: hundredths of the metric that doubling the host's parameters must bring to break even.
-        price_of_flops: the same for doubling its operations; 0: operations are free.
-
-    Examples:
-        >>> from esper_core.leyline import Metric, Signals
-        >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-        >>> grown = Signals(9, 1.0, 1.0, 0.75, parameters=6000, host_parameters=5000, slots=())
-        >>> reward = Sparse(metric=Metric("accuracy"))
-        >>> reward.score(grown, None, twin, None).total, reward.score(grown, grown, twin, twin).total
-        (0.0, 21.0)
-    """
-
-    def score(
-        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
-    ) -> RewardBreakdown:
-        """Return the potential at the end of an episode, and 0 before it."""
-        demand_pair(before, twin_before)
-        potential = self.potential(now, twin)
-        return RewardBreakdown(potential if closes(now, before) else dict.fromkeys(potential, 0.0))

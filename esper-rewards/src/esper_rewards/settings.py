@@ -29,11 +29,3 @@ class LossSettings(TeamSettings):
     price: Amount = Field(
         default=20.0, description="Hundredths of a nat that doubling the host must bring; a fossil costs a tenth."
     )
-
-
-class EscrowSettings(TeamSettings):
-    """Settings of ``escrow``."""
-
-
-class SparseSettings(TeamSettings):
-    """Settings of ``sparse``."""

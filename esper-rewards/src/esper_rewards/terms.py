@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline import Stage
-
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
 
@@ -71,9 +69,6 @@ def fossil_fee(now: Signals, price: float) -> float:
 POINTS: Final = 100.0
 """Points for a metric that is better by 1, or a loss that is lower by 1 nat."""
 
-ACTING: Final = frozenset({Stage.BLENDING, Stage.HOLDING, Stage.DRAINING})
-"""Stages in which a living seed acts on the host."""
-
 MOST: Final = 10.0
 """Differences of losses are clipped to this many nats."""
 
@@ -120,41 +115,9 @@ def nats(now: Signals, twin: Signals) -> float:
     return difference if math.isnan(difference) else max(-MOST, min(MOST, difference))
 
 
-def kept_share(now: Signals) -> float:
-    """Return the share of fossils among all that acts on the host.
-
-    Formula: fossils / (fossils + Σ alpha of the acting seeds); 0 without fossils.
-
-    Range: 0 to 1.
-
-    Direction: up with fossils, down with acting seeds.
-
-    Incentive: to fossilise any seed, so that the others are paid for.
-
-    Examples:
-        >>> from esper_core.leyline import Signals, SlotSignals, SlotState
-        >>> kept_share(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, fossils=2),)))
-        1.0
-    """
-    if now.fossils == 0:
-        return 0.0
-    return now.fossils / (now.fossils + math.fsum(seed.alpha for seed in now.seeds if seed.stage in ACTING))
-
-
 def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:
     """Raise ValueError if the step before is given for the network or for its twin alone."""
     if (before is None) != (twin_before is None):
         missing, present = ("before", "twin_before") if before is None else ("twin_before", "before")
         msg = f"before and twin_before belong together. Received: {present} without {missing}"
         raise ValueError(msg)
-
-
-def closes(now: Signals, before: Signals | None) -> bool:
-    """Return whether ``now`` is the end of an episode: its last step again, measured without the living seeds.
-
-    >>> from esper_core.leyline import Signals
-    >>> last = Signals(39, 1.0, 1.0, 0.6, parameters=5000, host_parameters=5000, slots=())
-    >>> closes(last, last), closes(last, None)
-    (True, False)
-    """
-    return before is not None and now.step == before.step

@@ -11,14 +11,13 @@ from esper_tasks.images_synthetic import images_synthetic
 from esper_tasks.marked_sum import marked_sum
 from esper_tasks.mnist1d import mnist1d
 from esper_tasks.own_data import csv_table
-from esper_tasks.riddles import riddles
 from esper_tasks.stripes import stripes
 
 IMAGE, SIGNAL = DataShape("image", (3, 16, 16), 8), DataShape("sequence", (1, 40), 10)
 ROWS = DataShape("tokens", (12, 5), 4)
 
 
-@pytest.mark.parametrize("task", [images_synthetic, marked_sum, mnist1d, riddles, stripes])
+@pytest.mark.parametrize("task", [images_synthetic, marked_sum, mnist1d, stripes])
 def test_the_seed_determines_the_data_and_global_generators_are_left_alone(task):
     sizes = {mnist1d: {"samples": 200, "validation": 20}, stripes: {}}.get(task, {"samples": 60})
     np.random.seed(3)
@@ -34,9 +33,6 @@ def test_the_seed_determines_the_data_and_global_generators_are_left_alone(task)
 @pytest.mark.parametrize(
     ("task", "settings", "place", "message"),
     [
-        (riddles, {"kind": "hard"}, "kind", "'near', 'far', 'value', 'joint' or 'easy'"),
-        (riddles, {"noise": 4.0}, "noise", "less than or equal to 3"),
-        (riddles, {"easy": 0.6, "void": 0.5}, "", "must be at most 1"),
         (mnist1d, {"samples": 205}, "samples", "multiple of 10"),
         (mnist1d, {"seed": -1}, "seed", "greater than or equal to 0"),
         (mnist1d, {"validation": 4000}, "", "Received: 4000"),

@@ -14,7 +14,6 @@ from esper_tasks.byte_text import byte_text
 from esper_tasks.images_synthetic import images_synthetic
 from esper_tasks.marked_sum import marked_sum
 from esper_tasks.mnist1d import mnist1d
-from esper_tasks.riddles import riddles
 from esper_tasks.stripes import stripes
 from esper_tasks.supervised import drawn_parts
 from esper_testing import parametrize_with_checks
@@ -32,7 +31,7 @@ def test_it_conforms(check, request):
 
 NAMES = (
     *("bytes", "cifar10", "cnn1d", "cnn2d", "csv", "digits", "images-synthetic", "marked-sum", "mlp", "mnist1d"),
-    *("mnist1d-shuffled", "npz", "pointwise-mlp", "riddles", "stripes"),
+    *("mnist1d-shuffled", "npz", "pointwise-mlp", "stripes"),
     *("token-mlp", "transformer", "wide-cnn1d"),
 )
 
@@ -74,9 +73,6 @@ PERPLEXITY = Metric("perplexity", "down", exponential=True)
         (images_synthetic, {}, DataShape("image", (3, 16, 16), 8), ACCURACY, (2000, 500, 500)),
         (marked_sum, {}, DataShape("tokens", (12, 5), 4), ACCURACY, (3000, 750, 750)),
         (byte_text, {}, DataShape("tokens", (64,), 256), PERPLEXITY, (None, 200, 200)),
-        *((riddles, {"kind": kind}, SIGNAL, ACCURACY, (1000, 300, 500)) for kind in ("near", "far", "value", "joint")),
-        (riddles, {"kind": "easy"}, SIGNAL, ACCURACY, (1000, 300, 500)),
-        (riddles, {"samples": 31, "validation": 4, "test": 5}, SIGNAL, ACCURACY, (31, 4, 5)),
     ],
 )
 def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, lengths):
@@ -92,7 +88,7 @@ def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, len
         assert split.targets.dtype == torch.int64
         assert split.targets.shape == ((len(split), 64) if symbols else (len(split),))
         assert 0 <= int(split.targets.min()) <= int(split.targets.max()) < shape.outputs
-        if task in (stripes, riddles):
+        if task is stripes:
             counts = split.targets.bincount(minlength=shape.outputs)
             assert counts.max() - counts.min() <= 1, "classes are balanced"
 

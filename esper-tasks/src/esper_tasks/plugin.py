@@ -30,7 +30,6 @@ TASKS: Final = {
         "The sum of two marked tokens, which needs interaction between tokens.",
     ),
     "bytes": ("byte_text:byte_text", "Bytes", "The next byte of Python's help texts, judged by perplexity."),
-    "riddles": ("riddles:riddles", "Riddles", "Five problems in one form, each with another best blueprint."),
     "digits": (
         "digits:digits",
         "Digits",

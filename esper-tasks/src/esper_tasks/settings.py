@@ -166,26 +166,6 @@ class CsvSettings(OwnDataSettings):
     ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(default=(), description="Columns to ignore.")
 
 
-class RiddlesSettings(Settings):
-    """Settings of ``riddles``."""
-
-    kind: RiddleKind = Field(default="near", description="Kind of problem: which property distinguishes the classes.")
-    samples: int = Field(default=1000, ge=30, le=100_000, description="Examples to train on.")
-    validation: int = Field(default=300, ge=3, le=100_000, description="Examples held out for validation.")
-    test: int = Field(default=500, ge=3, le=100_000, description="Examples held out for the test.")
-    noise: float = Field(default=1.0, ge=0.1, le=3, description="Factor of the noise of the kind.")
-    easy: float = Field(default=0.0, ge=0, le=1, description="Share of examples of the kind easy.")
-    void: float = Field(default=0.0, ge=0, le=1, description="Share of examples that contain only noise.")
-    seed: Seed = Field(default=0, description="RNG seed of the data.")
-
-    @model_validator(mode="after")
-    def _shares_of_one_whole(self) -> RiddlesSettings:
-        if self.easy + self.void > 1:
-            msg = f"easy + void must be at most 1. Received: {self.easy} + {self.void}"
-            raise ValueError(msg)
-        return self
-
-
 class PointwiseMlpSettings(Settings):
     """Settings of ``pointwise-mlp``."""
 

@@ -16,7 +16,6 @@ from urllib.parse import urljoin
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 from esper_watch.web.beside import ServerBeside
-from esper_watch.web.cache import Cache
 from esper_watch.web.index import RunsFolder
 from esper_watch.web.site import Site
 
@@ -35,11 +34,11 @@ class Opened:
     has_torch: bool
 
 
-def open_page(run: Path, cache: Path) -> Opened:
-    """Read all events of a run, as far as they are not cached, and render its page."""
+def open_page(run: Path) -> Opened:
+    """Read all events of a run, and render its page."""
     imports = _memory("VmRSS")
     begin = time.process_time()
-    runs = RunsFolder(run.parent, cache=Cache(cache))
+    runs = RunsFolder(run.parent)
     followed = runs.run(run.name)
     if followed is None:
         raise FileNotFoundError(run)

@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -28,7 +27,6 @@ from esper_core.telemetry import encode
 from esper_watch.report import read_report, report_page
 from esper_watch.web import connections
 from esper_watch.web.beside import ServerBeside, require_extra
-from esper_watch.web.cache import Cache
 from esper_watch.web.fragments import run_fragments
 from esper_watch.web.index import FollowedRun, RunsFolder
 from esper_watch.web.server import Server, lines
@@ -509,62 +507,3 @@ def test_a_page_says_that_its_server_is_silent_and_goes_on_when_it_speaks_again(
             os.kill(beside.pid, signal.SIGCONT)
         until("up to date")
         page.evaluate("location = 'about:blank'")
-
-
-# --- the cache
-
-
-@pytest.fixture
-def cached(make_run, tmp_path, monkeypatch):
-    """A run of which everything is cached."""
-    monkeypatch.setattr("esper_watch.web.index.LONG", 1)
-    run, cache = make_run(environments=3, steps=60), Cache(tmp_path / "cache")
-    FollowedRun(run, cache).refresh()
-    return run, cache
-
-
-def pages(run, cache=None):
-    followed = FollowedRun(run, cache)
-    offset = followed.offset
-    followed.refresh()
-    return offset, [fragment.html for fragment in run_fragments(followed)]
-
-
-def test_a_run_opens_from_the_cache_and_goes_on_from_there(cached):
-    run, cache = cached
-    before, shown = pages(run, cache)
-    assert before == (run / "events.jsonl").stat().st_size
-    assert shown == pages(run)[1]
-    append(run, act("hot") + "\n")
-    assert pages(run, cache)[1] == pages(run)[1] != shown
-    assert cache.folder.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("how", ["replaced", "damaged", "foreign", "link", "other version"])
-def test_a_cache_that_does_not_fit_is_not_used(cached, tmp_path, monkeypatch, how):
-    run, cache = cached
-    (entry,) = cache.folder.glob("*.history")
-    if how == "replaced":
-        text = (run / "events.jsonl").read_text().replace("early", "laten")
-        (run / "other").write_text(text)
-        (run / "other").replace(run / "events.jsonl")
-    elif how == "damaged":
-        entry.write_bytes(entry.read_bytes()[:-3000])
-    elif how == "foreign":
-        text = json.dumps([["o", 0, str(tmp_path / "harm")], [["Path", ["mkdir"]]]]).encode()
-        entry.write_bytes(entry.read_bytes()[:32] + struct.pack("<Q", len(text)) + text)
-    elif how == "link":
-        entry.rename(tmp_path / "entry")
-        entry.symlink_to(tmp_path / "entry")
-    else:
-        monkeypatch.setattr("esper_watch.web.cache._version", lambda: bytes(32))
-    offset, shown = pages(run, cache)
-    assert offset == 0 or how == "replaced"
-    assert shown == pages(run)[1]
-
-
-def test_the_list_opens_from_the_cache(cached, monkeypatch):
-    run, cache = cached
-    (card,) = RunsFolder(run.parent, run.name, cache).cards(10.0)
-    monkeypatch.setattr(FollowedRun, "refresh", None)
-    assert RunsFolder(run.parent, run.name, cache).cards(10.0) == [card]

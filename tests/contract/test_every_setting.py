@@ -17,7 +17,6 @@ MODULES = (
     "esper_policies.ppo.settings",
     "esper_rewards.settings",
     "esper_tasks.settings",
-    "esper_watch.tensorboard",
 )
 HERE = Path(__file__).name
 

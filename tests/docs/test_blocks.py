@@ -71,7 +71,7 @@ SURROUNDINGS = {
 STANDS_FOR = {"my-plugin": "rewards"}
 """Placeholders on pages, and what replaces them."""
 
-ELSEWHERE = ("eval", "helm", "kubectl", "pip", "ray", "sbatch", "sed", "tensorboard")
+ELSEWHERE = ("eval", "helm", "kubectl", "pip", "ray", "sbatch", "sed")
 """Programs that are not the project's."""
 
 

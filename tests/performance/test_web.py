@@ -14,10 +14,10 @@ from benchmarks.perf.figures import Figure
 from benchmarks.perf.live_pages import follow_run, open_page
 
 
-def opened(run, cache):
+def opened(run):
     """The page of a run in a process of its own."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-        page = alone.submit(open_page, run, cache).result()
+        page = alone.submit(open_page, run).result()
     assert not page.has_torch
     return page
 
@@ -25,7 +25,7 @@ def opened(run, cache):
 def test_page_of_many_environments(benchmark, record, quick, tmp_path):
     environments, steps = (4, 10) if quick else (64, 200)
     run = write_run(tmp_path, rounds=1, environments=environments, steps=steps)
-    page = benchmark.pedantic(lambda: opened(run, tmp_path / "cache"), rounds=1)
+    page = benchmark.pedantic(lambda: opened(run), rounds=1)
     record(
         Figure("P16", "live page of 64 environments × 200 steps", page.seconds, "s", 1.0),
         Figure("P16", "size of that page", page.bytes_of_page / 1e6, "MB", 3.0),
@@ -35,14 +35,10 @@ def test_page_of_many_environments(benchmark, record, quick, tmp_path):
 def test_run_of_a_million_events(benchmark, record, quick, tmp_path):
     rounds, environments, steps = (2, 4, 10) if quick else (39, 64, 200)
     run = write_run(tmp_path, rounds=rounds, environments=environments, steps=steps)
-    first = benchmark.pedantic(lambda: opened(run, tmp_path / "cache"), rounds=1)
-    later = opened(run, tmp_path / "cache")
+    first = benchmark.pedantic(lambda: opened(run), rounds=1)
     record(
-        Figure("P17", "live page of a run of 10⁶ events, opened for the first time", first.seconds, "s", 10.0, 1),
-        Figure("P17", "the same run, opened again", later.seconds, "s", 1.0),
-        Figure(
-            "P17", "resident memory of its server beyond imports", max(first.megabytes, later.megabytes), "MB", 200.0, 0
-        ),
+        Figure("P17", "live page of a run of 10⁶ events, opened", first.seconds, "s", 10.0, 1),
+        Figure("P17", "resident memory of its server beyond imports", first.megabytes, "MB", 200.0, 0),
     )
 
 

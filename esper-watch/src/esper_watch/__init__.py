@@ -13,7 +13,6 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     probe_view          what a probe shows in a notebook, and its page
     progress            the live display of ``esper run``, a sink
     terminal            ``esper watch``: a run in another terminal
-    tensorboard         a sink for TensorBoard
     comparison          ``esper compare``: several runs, paired and tested
     comparison_view     its tables and columns, printed or as a page
     statistics          Welch, Mann-Whitney and bootstrap, on scipy

@@ -1,4 +1,4 @@
-"""Plugin of this package: a report at the end of each run, and sinks. Both are imported when needed."""
+"""Plugin of this package: a report at the end of each run, and a live display. Both are imported when needed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,11 @@ def esper_plugin_info() -> PluginInfo:
 
 @hookimpl
 def esper_register_sinks(registry: Any) -> None:
-    """Register the live display and the TensorBoard sink."""
+    """Register the live display."""
     registry.add(
         "live",
         "esper_watch.progress:live",
         SinkSpec(summary="Progress of a run on a terminal, drawn live.", terminal=True),
-    )
-    registry.add(
-        "tensorboard",
-        "esper_watch.tensorboard:tensorboard",
-        SinkSpec(
-            summary="Curves of every environment for TensorBoard: pip install esper-watch[tensorboard].",
-            settings="esper_watch.tensorboard:TensorboardSettings",
-        ),
     )
 
 

@@ -1,7 +1,6 @@
 """A local web server that shows runs live. It reads run directories and never writes there.
 
-    index       ``RunsFolder`` and ``FollowedRun``: read the events of runs as they grow, with a cache
-    cache       what was read, in the user's cache folder
+    index       ``RunsFolder`` and ``FollowedRun``: read the events of runs as they grow
     access      who may ask: a token, the Host header, and headers that restrict the pages
     connections those that ask for nothing are closed
     fragments   the parts of a page, each rendered by itself

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -30,8 +30,6 @@ from esper_watch.sections import Report
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_watch.web.cache import Cache
-
 EVENTS: Final = "events.jsonl"
 OTHERS: Final = ("manifest.json", "summary.json", "config.yaml", "latest")
 """The other files that a page shows."""
@@ -48,9 +46,6 @@ LONGEST_LINE: Final = 16 << 20
 TAIL: Final = 512
 """Bytes before the place of reading that are compared, to notice that a file was written anew."""
 
-LONG: Final = 16 << 20
-"""Bytes of events that take long enough to read that they are cached."""
-
 POINTS: Final = 60
 """Points of a curve in a list of runs, about."""
 
@@ -66,12 +61,10 @@ class FollowedRun:
 
     Args:
         path: The directory.
-        cache: Keeps what was read for later; None: nothing is kept.
     """
 
-    def __init__(self, path: Path, cache: Cache | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._cache = cache
         self.lock = RLock()
         self.problem: Problem | None = None
         self._inode: tuple[int, int] | None = None
@@ -87,10 +80,6 @@ class FollowedRun:
         self.is_behind = False
         """Whether the time was over before all lines were read: what is known so far says nothing of the run's end."""
         self._forget()
-        if cache is not None and isinstance(stored := cache.load(path, "history"), tuple):
-            self.history, self.offset, self._inode, tail = stored
-            self._tail = bytes.fromhex(tail)
-        self._stored = self.offset
 
     def _forget(self) -> None:
         self.history = History(self.path.name)
@@ -176,13 +165,6 @@ class FollowedRun:
             if time.monotonic() > deadline and self.offset < self.size:
                 self.is_behind = True
                 break
-        self._store()
-
-    def _store(self) -> None:
-        """Keep what was read, if reading it again would take long."""
-        if self._cache is not None and self.offset >= self._stored + max(LONG, self._stored // 4):
-            self._cache.store(self.path, "history", (self.history, self.offset, self._inode, self._tail.hex()))
-            self._stored = self.offset
 
     def _note(self, text: str) -> None:
         if text not in self.history.skipped:
@@ -236,11 +218,9 @@ class RunsFolder:
     Args:
         root: The folder.
         only: The name of the only run that is shown; None: all of them.
-        cache: Keeps what was read; None: nothing is kept.
     """
 
-    def __init__(self, root: Path, only: str | None = None, cache: Cache | None = None) -> None:
-        self._cache = cache
+    def __init__(self, root: Path, only: str | None = None) -> None:
         self.root = root.resolve()
         self.only = only
         self._lock = RLock()
@@ -270,7 +250,7 @@ class RunsFolder:
                 return None
             followed = self._followed.get(name)
             if followed is None:
-                followed = self._followed[name] = FollowedRun(self.root / name, self._cache)
+                followed = self._followed[name] = FollowedRun(self.root / name)
             self._followed.move_to_end(name)
             while len(self._followed) > 1 and (
                 len(self._followed) > KEPT or sum(kept_run.offset for kept_run in self._followed.values()) > KEPT_BYTES
@@ -284,7 +264,7 @@ class RunsFolder:
         with self._lock:
             for name in self.names():
                 stamp = _stamp(self.root / name)
-                stamped_card = self._cards.get(name) or self._stored_card(name)
+                stamped_card = self._cards.get(name)
                 if stamped_card is None or stamped_card[0] != stamp or stamped_card[1].status not in FINAL:
                     if time.monotonic() > deadline:
                         cards.append(stamped_card[1] if stamped_card else Card(name))
@@ -300,17 +280,8 @@ class RunsFolder:
                         stamped_card = stamp, Card(name, "unreadable", f"E430 cannot show this run: {reason}")
                     if not followed.is_behind:
                         self._cards[name] = stamped_card
-                        if self._cache is not None and stamped_card[1].status in FINAL:
-                            self._cache.store(followed.path, "card", (stamp, astuple(stamped_card[1])))
                 cards.append(stamped_card[1])
         return sorted(cards, key=lambda card: card.started, reverse=True)
-
-    def _stored_card(self, name: str) -> tuple[tuple[Any, ...], Card] | None:
-        stored = None if self._cache is None else self._cache.load(self.root / name, "card")
-        if not isinstance(stored, tuple):
-            return None
-        stamp, values = stored
-        return stamp, Card(*values)
 
 
 @dataclass(frozen=True)

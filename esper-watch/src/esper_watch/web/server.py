@@ -25,7 +25,6 @@ import uvicorn
 from esper_core import EsperError
 from esper_core.leyline import ConfigError, Problem
 from esper_watch.web.access import LOOPBACK, Access
-from esper_watch.web.cache import Cache
 from esper_watch.web.connections import BACKLOG, LimitedConnection
 from esper_watch.web.index import RunsFolder
 from esper_watch.web.site import Site
@@ -51,7 +50,7 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         hosts = LOOPBACK if host in ALL_ADDRESSES else (*LOOPBACK, host.lower())
         self._access = Access(self.port, hosts, any_address=host in ALL_ADDRESSES)
-        self._site = Site(RunsFolder(root, only, Cache()), newest_since=time.time() - 1, tunnel=self.tunnel)
+        self._site = Site(RunsFolder(root, only), newest_since=time.time() - 1, tunnel=self.tunnel)
         config = uvicorn.Config(
             self._site.app(self._access),
             http=LimitedConnection,

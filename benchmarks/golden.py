@@ -61,10 +61,7 @@ RUNS = {
     "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n" + SHADOW,
     "rollback": STRIPES + PLAN + EASILY_ALARMED + "environments: 2\n"
     "episode: {steps: 20, batches: 2, batch_size: 10}\noptimizer: {host: {learning_rate: 0.3}}\n" + SHADOW,
-    "two-rewards": TWO_BLUEPRINTS
-    + "policy: random\nrewards: [team, {use: team, settings: {price: 10.0}}]\n"
-    + SMALL
-    + SHADOW,
+    "price": TWO_BLUEPRINTS + "policy: random\nreward: {use: team, settings: {price: 10.0}}\n" + SMALL + SHADOW,
     "ppo": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: false}}\nrounds: 2\n" + SMALL + SHADOW,
     "ppo-with-memory": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: true}}\nrounds: 3\n" + SMALL + SHADOW,
     "processes": STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: processes\n",

@@ -329,8 +329,6 @@ ROWS = [
     Row("twin", "false", arms, ("schedule", "twin"), ("schedule",)),
     Row("reward.use", "reward=rewards/nobody", refusal, None, "E204"),
     Row("reward.settings", f"reward={FREE}", pays_rent, True, False),
-    Row("rewards.[0].use", "rewards=[rewards/nobody]", refusal, None, "E204"),
-    Row("rewards.[0].settings", f"rewards=[{FREE}]", pays_rent, True, False),
     Row("sinks.[0].use", "sinks=[note]", noted, "", "unset", OWN),
     Row("sinks.[0].settings", "sinks=[{use: note, settings: {mark: x}}]", noted, "unset", "x", NOTED),
     Row("seed", "7", lambda w: w.told("episode-finished")[0].seed, 0, 7),

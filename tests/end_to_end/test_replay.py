@@ -223,17 +223,6 @@ def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path):
     assert any(outcome.stopped for outcome in again)
 
 
-@pytest.mark.slow
-@pytest.mark.install  # CI runs it for every change
-def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path):
-    prices = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
-    priced = ran(tmp_path / "priced", (RUN % "").replace("  chance: {policy: random}\n", "") + prices)
-    for episode in ("planned@price-5:1", "planned@price-50:1", "twin:1"):
-        again = priced.replayed(episode)
-        assert again.difference is None
-        assert [step.reward for step in again.steps] == [step.reward for step in priced.recording(episode).steps]
-
-
 def test_the_command_reports_equality(esper, planned):
     answer = esper("replay", planned.path, "--episode", "chance:3", "--quiet")
     assert answer.status == 0

@@ -79,7 +79,7 @@ def make_study(
         pool=Pool(recipe, ["grown", *([twin] if twin else [])], environments, twin=twin),
         arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
         twin=twin,
-        rewards={"": RunReward(ImprovementReward(), 'reward "test/improvement" (test 1.0)')},
+        reward=RunReward(ImprovementReward(), 'reward "test/improvement" (test 1.0)'),
         episode=EpisodeConfig(steps=recipe.network.steps, batches=recipe.network.batches),
         first_seeds=[3 + round_ * environments for round_ in range(rounds)],
         bus=Bus([recorder]),

@@ -72,7 +72,6 @@ def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(
             "slot 's' on output 0.5",
             "It is a key, a field or an index.",
         ),
-        ("RewardSpec(family=None)", "family=None", "Expected a value of type str."),
     ],
 )
 def test_invalid_specification_of_another_kind_is_refused(report, workshop, spec: str, fault: str, hint: str) -> None:

@@ -12,9 +12,6 @@ REWARDS: Final = {
 }
 """Class of each reward by its name, and its summary. Its settings model is named after the class."""
 
-FAMILIES: Final = {"loss": "loss"}
-"""The family of rewards that are not in units of the metric; a run cannot mix families."""
-
 
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
@@ -26,6 +23,5 @@ def esper_plugin_info() -> PluginInfo:
 def esper_register_rewards(registry: Any) -> None:
     """Register the rewards."""
     for name, (class_name, summary) in REWARDS.items():
-        settings, family = f"esper_rewards.settings:{class_name}Settings", FAMILIES.get(name, "metric")
-        spec = RewardSpec(summary=summary, settings=settings, family=family)
+        spec = RewardSpec(summary=summary, settings=f"esper_rewards.settings:{class_name}Settings")
         registry.add(name, f"esper_rewards.potentials:{class_name}", spec)

@@ -22,8 +22,6 @@ class Row(NamedTuple):
 
 
 POLICY = "policy: schedule\n"
-REWARDS = "rewards: [one, {use: two}, three]\n"
-MULTIPLE = "environments must be a multiple of the number of rewards (3), received "
 CONTROL = "which is the name of a control"
 MANY = "10,000,000 episodes (rounds × environments × arms), received "
 SAVES = "arms:\n  a: {policy: {use: ppo, settings: {save: mine}}}\n  b: {policy: {use: ppo, settings: {save: %s}}}\n"
@@ -63,13 +61,6 @@ ROWS = {
         )
         for other in ("mine", "./mine", "here/../mine/")
     },
-    "4 environments for 3 rewards": Row(
-        f"{REWARDS}environments: 4\n", ("E114", 8, 15, "environments"), f"{MULTIPLE}4", "Use 3 or 6.",
-        (f"{REWARDS}environments: 6\n",),
-    ),
-    "the default environments for 3 rewards": Row(
-        REWARDS, ("E114", 7, 10, "rewards"), f"{MULTIPLE}8", "Use 6 or 9.", ()
-    ),
     "an arm with the name of its control": Row(
         "arms: {capacity: {policy: x}}\n", ("E114", 6, 8, "arms.capacity"), CONTROL, "capacity: false",
         ("arms: {capacity: {policy: x}}\ncapacity: false\n",), POLICY,

@@ -88,7 +88,7 @@ def replay(
     _warn(notes)
     if not quiet:
         _print(f"Replaying {recording.name} …", err=True)
-    play = Episode.of(record.path / "config.yaml", arm=recording.plays)
+    play = Episode.of(record.path / "config.yaml")
     change = None
     if step is not None:
         change = Change(step, None if action is None else parse_action(action, play.space), then)

@@ -39,7 +39,6 @@ class Recording:
     Attributes:
         steps: Its steps, with signals, rewards and actions.
         ending: None if the run did not get that far.
-        plays: The arm whose reward counts: ``arm`` itself, or any arm with a policy for the twin.
     """
 
     arm: str
@@ -47,7 +46,6 @@ class Recording:
     steps: tuple[StepFinished, ...]
     ending: EpisodeFinished | None
     actions: tuple[Action, ...]
-    plays: str
 
     @property
     def name(self) -> str:
@@ -136,7 +134,7 @@ def read_recording(run: Path, episode: str, warn: Callable[[str], None]) -> Reco
         _refuse(message, f'Did you mean "{close}"? {_known(seeds)}' if close else _known(seeds))
     if arm != TWIN and arm not in acting:
         _refuse(f"{arm} is a control without a policy, and controls cannot be replayed", _known(seeds))
-    return _recording(run, arm, seed, events[arm], plays=acting[0] if arm == TWIN else arm, stopped=stopped)
+    return _recording(run, arm, seed, events[arm], stopped=stopped)
 
 
 def replay(play: Episode, recording: Recording, change: Change | None = None, *, warn: Callable[[str], None]) -> Replay:
@@ -299,7 +297,7 @@ def _events(run: Path, warn: Callable[[str], None]) -> Iterator[Event]:
         raise RunFolderError(Problem("E430", message, hint="Without its events no episode can be replayed.")) from None
 
 
-def _recording(run: Path, arm: str, seed: int, events: Sequence[Event], *, plays: str, stopped: bool) -> Recording:
+def _recording(run: Path, arm: str, seed: int, events: Sequence[Event], *, stopped: bool) -> Recording:
     steps = [event for event in events if isinstance(event, StepFinished)]
     ending = next((event for event in events if isinstance(event, EpisodeFinished)), None)
     stopped_here = any(isinstance(event, GovernorActed) and event.act == "stop" for event in events)
@@ -309,7 +307,7 @@ def _recording(run: Path, arm: str, seed: int, events: Sequence[Event], *, plays
         _refuse(
             f"no step of the episode {quoted(f'{arm}:{seed}')} was finished", "The run was stopped in its first step."
         )
-    return Recording(arm, seed, tuple(steps), ending, tuple(event.action for event in steps), plays)
+    return Recording(arm, seed, tuple(steps), ending, tuple(event.action for event in steps))
 
 
 def _known(seeds: Mapping[str, set[int]]) -> str:

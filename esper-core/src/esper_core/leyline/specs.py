@@ -174,12 +174,7 @@ class PolicySpec(ComponentSpec):
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec(ComponentSpec):
-    """Declares a reward.
-
-    ``family`` is what it pays for, ``metric`` or a name of its own. The rewards of one run must be of one family.
-    """
-
-    family: str = "metric"
+    """Declares a reward."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def decide(
     actions_E, running = [WAIT] * len(signals_E), {environment.pool_index for environment in study.pool.running()}
     observations_E = study.observe(signals_E, rolled)
     for arm in study.arms:
-        pool_indices = study.pool_indices(arm)
+        pool_indices = study.pool.of_arm(arm.name)
         chosen = arm.act(
             [observations_E[pool_index] for pool_index in pool_indices],
             [masks_E[pool_index] for pool_index in pool_indices],

@@ -88,9 +88,9 @@ class Roster(Protocol[M]):
         """The latest signals of each environment; [] before the first step."""
         return [environment.signals for environment in self.environments if environment.signals is not None]
 
-    def of_arm(self, *names: str) -> list[int]:
-        """Return the indices of the environments of these arms, in the order of their seeds."""
-        return [environment.pool_index for environment in self.environments if environment.arm in names]
+    def of_arm(self, name: str) -> list[int]:
+        """Return the indices of the environments of an arm, in the order of their seeds."""
+        return [environment.pool_index for environment in self.environments if environment.arm == name]
 
     def running(self) -> list[M]:
         """Return the environments whose episode has not ended. The episode of a twin never ends early."""

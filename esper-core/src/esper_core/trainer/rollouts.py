@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class EpisodeRewards:
     """The rewards of one round, for each pool index. That of an environment without a twin is unknown, not 0."""
 
-    def __init__(self, rewards: Sequence[RunReward], twins: Sequence[int | None]) -> None:
-        self._rewards = rewards
+    def __init__(self, reward: RunReward, twins: Sequence[int | None]) -> None:
+        self._reward = reward
         self._twins = twins
         self._before: dict[int, tuple[Signals, Signals]] = {}
         self._totals = [0.0] * len(twins)
@@ -54,8 +54,7 @@ class EpisodeRewards:
         before, twin_before = self._before.get(pool_index, (None, None))
         now = signals_E[pool_index]
         twin_now = signals_E[twin] if twin_before is None or pool_index not in self._stopped else twin_before
-        arm_reward = self._rewards[pool_index]
-        breakdown = arm_reward.score(now, before, twin_now, twin_before, f"on a step of environment {pool_index}")
+        breakdown = self._reward.score(now, before, twin_now, twin_before, f"on a step of environment {pool_index}")
         self._before[pool_index] = (now, twin_now)
         if decisions is not None and (penalty := decisions[pool_index].penalty):
             terms = breakdown.terms
@@ -90,7 +89,7 @@ class RolloutRecorder:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._learners = {arm.name: arm for arm in study.arms if isinstance(arm.policy, Learner)}
-        self._kept = {pool_index for arm in self._learners.values() for pool_index in study.pool_indices(arm)}
+        self._kept = {pool_index for arm in self._learners.values() for pool_index in study.pool.of_arm(arm.name)}
         self._turns: dict[int, list[Turn]] = {pool_index: [] for pool_index in self._kept}
         self._ended: dict[int, list[Trajectory]] = {pool_index: [] for pool_index in self._kept}
         self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
@@ -116,7 +115,7 @@ class RolloutRecorder:
         """Update every learner with its rollout, and yield each arm's name with the figures that its policy reports."""
         for name, arm in self._learners.items():
             episodes: list[Trajectory] = []
-            for pool_index in self._study.pool_indices(arm):
+            for pool_index in self._study.pool.of_arm(arm.name):
                 episodes += self._ended[pool_index]
                 # A rollback in the last step leaves nothing of it. Without any turn an empty one stands for the
                 # environment.

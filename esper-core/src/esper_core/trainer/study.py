@@ -34,18 +34,11 @@ class Arm:
 
     Attributes:
         label: The policy and its package, as messages name them.
-        parts: Names of its environments under each of several rewards; () where the run has one reward.
     """
 
     name: str
     policy: Policy
     label: str
-    parts: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its environments."""
-        return self.parts or (self.name,)
 
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return what its policy cannot carry out in an episode of so many steps, if the policy can tell."""
@@ -119,7 +112,6 @@ class Study:
     Attributes:
         arms: The arms that have a policy.
         twin: The arm that never grows, with which the others are compared; None without one.
-        rewards: The reward of each arm, by the name of its environments; others have that of ``""``.
         first_seeds: RNG seed of the first environment in each round, of which there are as many.
         packages: The package behind each blueprint, by the blueprint's full id.
         check_health: A second opinion on each environment after each step, which can only raise the verdict.
@@ -128,21 +120,13 @@ class Study:
     pool: StudyPool[Any]
     arms: Sequence[Arm]
     twin: str | None
-    rewards: Mapping[str, RunReward]
+    reward: RunReward
     episode: EpisodeConfig
     first_seeds: Sequence[int]
     bus: Bus
     clock: Clock
     packages: Mapping[str, str]
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
-
-    def pool_indices(self, arm: Arm) -> list[int]:
-        """Return the indices of an arm's environments in the pool; those of one seed stand side by side."""
-        return self.pool.of_arm(*arm.names)
-
-    def rewards_of_places(self) -> list[RunReward]:
-        """Return what rewards the environment at each pool index."""
-        return [self.rewards.get(environment.arm, self.rewards[""]) for environment in self.pool.environments]
 
     def twins(self) -> list[int | None]:
         """Return the pool index of each environment's twin; None where it has none."""
@@ -152,11 +136,10 @@ class Study:
     def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""
         twins_E = [None if twin is None else signals_E[twin] for twin in self.twins()]
-        seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
-        steps, batches = self.episode.steps, self.episode.batches
+        steps, batches, price = self.episode.steps, self.episode.batches, self.reward.price
         return [
-            Observation(signals.step, steps, signals, twin, reward.price, pool_index in rolled, batches=batches)
-            for pool_index, (signals, twin, reward) in enumerate(seen)
+            Observation(signals.step, steps, signals, twin, price, pool_index in rolled, batches=batches)
+            for pool_index, (signals, twin) in enumerate(zip(signals_E, twins_E, strict=True))
         ]
 
     def warn_of_unfinished_plans(self) -> None:
@@ -166,7 +149,7 @@ class Study:
                 with attributed_to(arm.label, "when it said what it had not carried out", Scope.RUN):
                     left = [str(note) for notes in arm.policy.unfinished() for note in notes]
                 for note, count in Counter(left).items():
-                    share = f"{count} of {len(self.pool_indices(arm))} episodes"
+                    share = f"{count} of {len(self.pool.of_arm(arm.name))} episodes"
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)
 
 

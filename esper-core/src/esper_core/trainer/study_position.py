@@ -46,7 +46,7 @@ class StudyPosition:
         self._new_round()
 
     def _new_round(self) -> None:
-        self.rewards = EpisodeRewards(self.study.rewards_of_places(), twins=self.study.twins())
+        self.rewards = EpisodeRewards(self.study.reward, twins=self.study.twins())
         self.recorder = RolloutRecorder(self.study)
 
     def rounds(self) -> Iterator[int]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import TypeAdapter
 
 from esper_core.growth import Growth, Host, Variety
-from esper_core.leyline.errors import ConfigError, Problem
+from esper_core.leyline.errors import ConfigError
 from esper_core.trainer import Arm, RunReward, Study
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import load_run_plugins, resolve
@@ -64,7 +64,6 @@ class Composition:
     """The pieces of a study, built and checked.
 
     Attributes:
-        judges: The rewards of the run, in the order in which ``Arm.parts`` are named after them.
         layers: Those of the host, with the slots behind them.
         devices: Those that the configuration asks for; data and trial passes are on the first.
     """
@@ -74,7 +73,7 @@ class Composition:
     recipe: Recipe
     space: ActionSpace
     arms: tuple[Arm, ...]
-    judges: tuple[RunReward, ...]
+    reward: RunReward
     host_parameters: int
     layers: tuple[HostLayer, ...]
     devices: tuple[torch.device, ...]
@@ -86,8 +85,8 @@ class Composition:
 
     @property
     def acting(self) -> tuple[str, ...]:
-        """Every arm that has a policy, once for each reward if there are several."""
-        return tuple(name for arm in self.arms for name in arm.names)
+        """Every arm that has a policy."""
+        return tuple(arm.name for arm in self.arms)
 
     @property
     def arm_names(self) -> tuple[str, ...]:
@@ -106,22 +105,6 @@ class Composition:
     def every_arm(self) -> tuple[str, ...]:
         """The arms, the twin, and the controls."""
         return (*self.arm_names, *self.controls.values())
-
-    @property
-    def rewards(self) -> Mapping[str, RunReward]:
-        """The reward of each arm that has a policy."""
-        return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
-
-    def judge_of(self, arm: str | None) -> RunReward:
-        """Return the reward of an arm, or the only one of the run if ``arm`` is None; ConfigError (E114) otherwise."""
-        if arm is None and len(self.judges) == 1:
-            return self.judges[0]
-        if arm is not None and arm in self.rewards:
-            return self.rewards[arm]
-        message = f"an episode has one reward, and the configuration has {len(self.judges)}"
-        if arm is not None:
-            message = f'there is no arm "{arm}" with a policy'
-        raise ConfigError(Problem("E114", message, hint=f"Name the arm whose reward counts: {', '.join(self.acting)}."))
 
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""
@@ -163,9 +146,9 @@ class Composition:
             pool=pool,
             arms=arms,
             twin=twin,
-            rewards={"": self.judges[0], **self.rewards},
+            reward=self.reward,
             episode=config.episode,
-            first_seeds=range(config.seed, config.seed + config.rounds * config.instances, config.instances),
+            first_seeds=range(config.seed, config.seed + config.rounds * config.environments, config.environments),
             bus=context.bus,
             clock=context.clock,
             packages={component.id: component.source for components in blueprints for component in components},
@@ -204,21 +187,18 @@ def _compose(resolution: Resolution) -> Composition:
     devices = choose_devices(resolution)
     prototype = build_prototype(resolution, devices[0])
     recipe, host = prototype.recipe, prototype.host
-    judges = tuple(
-        RunReward(cast("Reward", build_component(resolution, chosen, metric=recipe.task.metric)), chosen.label)
-        for chosen in resolution.of_kind("reward")
-    )
-    space = prototype.space
-    priced = any(judge.counts_flops for judge in judges)
+    chosen = resolution.reward
+    reward = RunReward(cast("Reward", build_component(resolution, chosen, metric=recipe.task.metric)), chosen.label)
+    space, priced = prototype.space, reward.counts_flops
     if priced and recipe.operations is None:
-        raise _uncounted(resolution, judges, space)
+        raise _uncounted(resolution, space)
     return Composition(
         resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.network.varieties)),
         task=recipe.task,
         recipe=recipe if not priced else replace(recipe, network=replace(recipe.network, operations=recipe.operations)),
         space=space,
-        arms=build_arms(resolution, space, lambda name: _part_names(name, judges)),
-        judges=judges,
+        arms=build_arms(resolution, space),
+        reward=reward,
         host_parameters=sum(parameter.numel() for parameter in host.parameters()),
         layers=Host(host).layers,
         devices=devices,
@@ -244,32 +224,20 @@ def _fitting_blueprints(
 # --- policies and rewards
 
 
-def build_arms(resolution: Resolution, space: ActionSpace, parts: Callable[[str], tuple[str, ...]]) -> tuple[Arm, ...]:
-    """Build the policy of each arm; ``parts`` gives the names of an arm under several rewards."""
+def build_arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:
+    """Build the policy of each arm."""
     return tuple(
-        Arm(name, cast("Policy", build_component(resolution, chosen, space)), chosen.label, parts(name))
+        Arm(name, cast("Policy", build_component(resolution, chosen, space)), chosen.label)
         for name, chosen in resolution.policies.items()
     )
 
 
-def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:
-    """Return the name of an arm under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
-    if len(judges) == 1:
-        return ()
-    priced = [f"{arm}@price-{judge.price:g}" for judge in judges if judge.price is not None]
-    if len(set(priced)) == len(judges):
-        return tuple(priced)
-    return tuple(f"{arm}@reward-{number}" for number in range(1, len(judges) + 1))
-
-
-def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: ActionSpace) -> ConfigError:
+def _uncounted(resolution: Resolution, space: ActionSpace) -> ConfigError:
     """Return the error for a reward that prices operations which torch cannot count (E125)."""
-    rewards = zip(judges, resolution.of_kind("reward"), strict=True)
-    asking = next(chosen for judge, chosen in rewards if judge.counts_flops)
     candidates = ((slot, candidate) for slot, place in space.descriptions.items() for candidate in place.candidates)
     uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
-    message = f"{asking.label} has a price for operations, but torch cannot count those of "
+    message = f"{resolution.reward.label} has a price for operations, but torch cannot count those of "
     message += ", ".join(uncounted) or "the host"
-    path = (*asking.path, "settings", "price_of_flops")
+    path = (*resolution.reward.path, "settings", "price_of_flops")
     hint = 'Set "price_of_flops: 0", so that operations cost nothing.'
     return ConfigError(resolution.loaded.problem("E125", path, message, hint))

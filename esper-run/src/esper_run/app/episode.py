@@ -86,12 +86,10 @@ class Episode:
 
     Args:
         composition: The configuration, checked and built.
-        arm: The arm whose reward is used. Needed only where the configuration has several rewards.
     """
 
-    def __init__(self, composition: Composition, arm: str | None = None) -> None:
+    def __init__(self, composition: Composition) -> None:
         self.composition = composition
-        self._reward = composition.judge_of(arm)
         self._check_health = health_check(composition.resolution.plugins)
         config = composition.config
         if config.compute.allocator == "tuned":
@@ -110,16 +108,16 @@ class Episode:
         self._no_faults = self._pool.faults.state_dict()
         self._seed = 0
         self._now: EpisodeStep | None = None
-        self._rewards = EpisodeRewards([self._reward], [1, None])
+        self._rewards = EpisodeRewards(composition.reward, [1, None])
 
     @classmethod
-    def of(cls, file: Path | str, overrides: Sequence[str] = (), *, arm: str | None = None) -> Episode:
+    def of(cls, file: Path | str, overrides: Sequence[str] = ()) -> Episode:
         """Build an episode of a configuration file, as ``esper run`` takes it. Its policies are not used.
 
         Raises:
-            ConfigError: The configuration is invalid, has no such arm, or has several rewards and ``arm`` is None.
+            ConfigError: The configuration is invalid.
         """
-        return cls(prepare(Path(file), overrides), arm)
+        return cls(prepare(Path(file), overrides))
 
     @property
     def space(self) -> ActionSpace:
@@ -141,7 +139,7 @@ class Episode:
         """Begin the episode of ``seed``, and return its first step."""
         self.twin_of(seed)
         self._seed, self._now = seed, None
-        self._rewards = EpisodeRewards([self._reward], [1, None])
+        self._rewards = EpisodeRewards(self.composition.reward, [1, None])
         self._pool.faults.load_state_dict(self._no_faults)
         with one_thread():
             self._pool.reset(0, seed)
@@ -228,7 +226,7 @@ class Episode:
         (current,), (mask,) = signals, self._pool.masks()
         twin = self.twin_of(self._seed)
         beside = twin.signals[current.step] if ending is None else twin.ending.signals
-        price, batches = self._reward.price, self._batches
+        price, batches = self.composition.reward.price, self._batches
         observation = Observation(current.step, self.steps, current, beside, price, rolled_back, batches=batches)
         can_only_wait = rolled_back or ending is not None
         self._now = EpisodeStep(observation, mask.shut() if can_only_wait else mask, reward, rolled_back, ending)

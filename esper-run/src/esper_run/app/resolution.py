@@ -89,6 +89,11 @@ class Resolution:
         return self.components["host",]
 
     @property
+    def reward(self) -> ConfiguredComponent:
+        """The reward."""
+        return self.components["reward",]
+
+    @property
     def policies(self) -> Mapping[str, ConfiguredComponent]:
         """By arm; the twin has none. A single ``policy`` names its arm, unless that name has another meaning."""
         return {_arm_name(chosen): chosen for chosen in self.of_kind("policy")}
@@ -191,10 +196,8 @@ def named_components(config: RunConfig) -> dict[KeyPath, tuple[ComponentKind, Us
     named: dict[KeyPath, tuple[ComponentKind, Use]] = {
         ("task",): ("task", config.task),
         ("host",): ("host", config.host),
+        ("reward",): ("reward", config.reward),
     }
-    named |= {("rewards", index): ("reward", use) for index, use in enumerate(config.rewards)}
-    if not config.rewards:
-        named["reward",] = "reward", config.reward
     named |= {("sinks", index): ("sink", use) for index, use in enumerate(config.sinks)}
     for side, optimizer in (("host", config.optimizer.host), ("seed", config.optimizer.seed)):
         if optimizer.schedule is not None:
@@ -236,7 +239,6 @@ class _Resolver:
         config = self.loaded.config
         chosen = {path: self.choose(kind, use, path) for path, (kind, use) in named_components(config).items()}
         components = {path: component for path, component in chosen.items() if component is not None}
-        self.check_families([configured for configured in components.values() if configured.component.kind == "reward"])
         places = {name: self.place(name, components.get(("host",))) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
         engine = self.engine()
@@ -270,16 +272,6 @@ class _Resolver:
             self.problems += model_problems(error, model, self.loaded.root, (*path, "settings"))
             return None
         return ConfiguredComponent(component, {name: getattr(settings, name) for name in model.model_fields}, path)
-
-    def check_families(self, rewards: list[ConfiguredComponent]) -> None:
-        """Report each reward whose family is not that of the first: their sums cannot be compared."""
-        named = [(f'"{reward.component.id}"', getattr(reward.component.spec, "family", "")) for reward in rewards]
-        for reward, (name, family) in zip(rewards, named, strict=True):
-            first, expected = named[0]
-            if family != expected:
-                message = f'{first} is of the family "{expected}", {name} of "{family}"'
-                hint = "The rewards of one run must be of one family: use one run for each family."
-                self.problems.append(self.loaded.problem("E114", reward.path, message, hint))
 
     def place(self, name: str, host: ConfiguredComponent | None) -> SlotPlace | None:
         """Return the place of a slot: the file's, else the host's."""

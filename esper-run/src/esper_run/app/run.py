@@ -254,7 +254,12 @@ class _Session:
     def _size(self) -> dict[str, Any]:
         """Return what both plugins and the first event say of the run."""
         config, arms = self.composition.config, self.composition.every_arm
-        return {"arms": arms, "rounds": config.rounds, "environments": config.instances, "steps": config.episode.steps}
+        return {
+            "arms": arms,
+            "rounds": config.rounds,
+            "environments": config.environments,
+            "steps": config.episode.steps,
+        }
 
     def _train(
         self,
@@ -400,7 +405,7 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
         config=dump_config(resolved_config(resolution)),
         source=resolution.loaded.source,
         overrides=list(resolution.loaded.overrides),
-        seeds={"first": config.seed, "count": config.rounds * config.instances},
+        seeds={"first": config.seed, "count": config.rounds * config.environments},
         plugins=[
             {
                 "id": record.id,

@@ -25,7 +25,6 @@ _KINDS: Final[Mapping[str, ComponentKind]] = {
     "task": "task",
     "host": "host",
     "reward": "reward",
-    "rewards": "reward",
     "sinks": "sink",
     "policy": "policy",
     "schedule": "schedule",

@@ -26,7 +26,7 @@ class ThreadsSession:
         return Pool(
             self.composition.recipe,
             request.arms,
-            config.instances,
+            config.environments,
             twin=request.twin,
             devices=self.composition.devices,
             lanes=None if config.lanes == "auto" else config.lanes,

@@ -302,7 +302,7 @@ def _print_plan(composition: Composition, *, as_json: bool) -> None:
     config = composition.config
     plan = {
         "arms": composition.every_arm,
-        "episodes": config.rounds * config.instances,
+        "episodes": config.rounds * config.environments,
         "steps": config.episode.steps,
         "batches": config.episode.batches,
         "host_parameters": composition.host_parameters,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def contradictions(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Yield a problem for every contradiction between the options of a configuration; ``root`` has their places."""
-    for check in (_arms, _folders, _size, _rewards, _gates, _nursery, _micro_batches):
+    for check in (_arms, _folders, _size, _gates, _nursery, _micro_batches):
         yield from check(config, root)
 
 
@@ -64,17 +64,6 @@ def _size(config: RunConfig, root: Node) -> Iterator[Problem]:
         message = f"expected at most {MAX_EPISODES:,} episodes (rounds × environments × arms), received {episodes:,}"
         path = ("rounds",) if config.rounds > 1 else ("environments",)
         yield root.problem("E114", path, message, "Use fewer rounds or fewer environments.")
-
-
-def _rewards(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Check that every seed runs under every reward, so that their results can be compared."""
-    several, environments = len(config.rewards), config.environments
-    if several and environments % several:
-        below = environments - environments % several
-        fitting = f"{below} or {below + several}" if below else str(several)
-        path = ("environments",) if "environments" in config.model_fields_set else ("rewards",)
-        message = f"environments must be a multiple of the number of rewards ({several}), received {environments}"
-        yield root.problem("E114", path, message, f"Use {fitting}.")
 
 
 def _gates(config: RunConfig, root: Node) -> Iterator[Problem]:

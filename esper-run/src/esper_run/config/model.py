@@ -124,19 +124,12 @@ class RunConfig(Section):
         default=True, description="Train the static control: hosts that have an arm's grown blocks from the start."
     )
     reward: Use = Field(default=Use(use="team"), description="The reward of a step.")
-    rewards: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
-        default=(),
-        description="Several rewards in place of one; each RNG seed is run under each of them.",
-        max_length=32,
-    )
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(), description="Sinks that also receive the events.", max_length=32
     )
     seed: int = Field(default=0, ge=0, lt=2**31, description="RNG seed of the first environment.")
     environments: Count = Field(
-        default=8,
-        le=4096,
-        description="Environments of each arm: one for each RNG seed, or for each RNG seed and reward.",
+        default=8, le=4096, description="Environments of each arm, each with an RNG seed of its own."
     )
     rounds: Count = Field(
         default=1, le=1_000_000, description="Episodes of each environment, each with a new RNG seed."
@@ -186,8 +179,3 @@ class RunConfig(Section):
     def _default_reward(cls, value: Any) -> Any:
         """Take settings without a name as those of the default reward."""
         return {"use": "team"} | value if isinstance(value, dict) else value
-
-    @property
-    def instances(self) -> int:
-        """Environment seeds of a round: each runs under every reward."""
-        return self.environments // max(1, len(self.rewards))

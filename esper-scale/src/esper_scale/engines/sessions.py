@@ -49,7 +49,7 @@ class WorkersSession:
         return WorkerPool(
             self.engine,
             request,
-            config.instances,
+            config.environments,
             workers=self.workers,
             warn=self.composition.recipe.reports.warn,
             patience=None if config.patience == AUTO else config.patience,
@@ -78,7 +78,7 @@ def open_ray(context: EngineContext) -> WorkersSession | None:
         portable_data(composition.recipe),
         run.describe(composition.resolution.plugins),
         context.settings,
-        most=config.instances,
+        most=config.environments,
         lanes=None if config.lanes == AUTO else config.lanes,
         on_node=lambda node: context.on_node(node.as_json()),
         on_wait=context.on_wait,
@@ -89,7 +89,7 @@ def open_ray(context: EngineContext) -> WorkersSession | None:
 def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
     """Return over how many processes to spread a run; 1: only this one."""
     lanes = usable_cores() if config.lanes == "auto" else config.lanes
-    count, name = min(lanes, config.instances), config.engine.use
+    count, name = min(lanes, config.environments), config.engine.use
     if name == "threads" or count == 1:
         return 1
     if not can_fork() or any(device.type != "cpu" for device in devices):
@@ -98,6 +98,6 @@ def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
         return 1
     if name == "processes":
         return count
-    even = -(-config.instances // count) * count <= UNEVEN * config.instances
+    even = -(-config.environments // count) * count <= UNEVEN * config.environments
     alone = threading.current_thread() is threading.main_thread() and "ipykernel" not in sys.modules
     return count if even and alone and not config.compute.compile else 1

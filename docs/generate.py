@@ -31,8 +31,6 @@ from esper_run.cli.main import external_commands
 from esper_run.config.errors import Entry, entry_at
 from esper_run.config.explain import type_text
 from esper_run.config.model import RunConfig
-from esper_testing import components_of
-from esper_testing.reward_episodes import PROBES, SANE, probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -333,21 +331,6 @@ def announced(group: str) -> set[str]:
     return {name for groups in points for name in groups.get(group, {})}
 
 
-# --- reference/rewards.md
-
-
-def reward_probes() -> str:
-    """Return what each probe script earns from each reward that comes with Esper."""
-    rows = []
-    for component in components_of("rewards"):
-        earned = probed(component.load())
-        beaten = [probe for probe in PROBES if probe != SANE and earned[probe] >= earned[SANE]]
-        figures = [f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") for value in earned.values()]
-        rows.append([f"`{component.short}`", *figures, ", ".join(beaten) or "none"])
-    lines = [["reward", *PROBES, "beaten by"], ["---", *["---:"] * len(PROBES), "---"], *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
 # --- reference/observations.md
 
 
@@ -394,7 +377,6 @@ WRITERS: dict[str, Callable[[], str]] = {
     "events": event_records,
     "hooks": hook_specs,
     "observation": observation_fields,
-    "reward-probes": reward_probes,
     "seed-table": seed_table,
     "slot-table": slot_table,
     **run_path(str(DOCS / "studies.py"))["PARTS"],

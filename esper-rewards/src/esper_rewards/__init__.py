@@ -5,6 +5,6 @@
     settings     the settings of all rewards
     plugin       registers them by name
 
-Begin with ``Team``. Not here: how a reward is called (``esper_core.leyline.Reward``) and how it is tested for exploits
+Begin with ``Team``. Not here: how a reward is called (``esper_core.leyline.Reward``) and how it is tested
 (esper-testing). In a program, import a reward from its module; this package imports nothing by itself.
 """

@@ -1,4 +1,4 @@
-"""Checks of rewards: purity, finite values, monotonicity, and no pay for known exploits.
+"""Checks of rewards: purity, finite values and monotonicity.
 
 Each check takes a function that builds the reward for a metric, and the metric.
 """
@@ -19,13 +19,10 @@ from esper_testing.checks import applies_if, demand, demand_no_error
 from esper_testing.reward_episodes import (
     HOST,
     LIVING,
-    PROBES,
-    SANE,
     Moment,
     earned,
     extreme_episode,
     idle_episode,
-    play,
     random_episode,
     slot_in,
 )
@@ -156,31 +153,6 @@ def its_potential_telescopes(make: Maker, metric: Metric) -> None:
         demand(telescopes, f"an episode adds up to {total:g}, and the potential at its end is {expected:g}")
 
 
-def churning_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Check that germinating and pruning again and again earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, "churner")
-
-
-def hoarding_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Check that fossilising many redundant seeds earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, "hoarder")
-
-
-def doing_nothing_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Check that growing nothing earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, "never-act")
-
-
-def acting_at_the_last_moment_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Check that fossilising a half-trained seed in the last step earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, "last-moment")
-
-
-def abandoning_does_not_pay(make: Maker, metric: Metric) -> None:
-    """Check that germinating in every slot and abandoning the seeds earns less than growing one useful seed."""
-    _demand_sane_wins(make, metric, "germinate-and-abandon")
-
-
 CHECKS: Final = (
     is_pure,
     terms_add_up,
@@ -193,11 +165,6 @@ CHECKS: Final = (
     larger_never_pays_more,
     nothing_grown_earns_nothing,
     its_potential_telescopes,
-    churning_does_not_pay,
-    hoarding_does_not_pay,
-    doing_nothing_does_not_pay,
-    acting_at_the_last_moment_does_not_pay,
-    abandoning_does_not_pay,
 )
 
 
@@ -234,9 +201,3 @@ def _with_slot(signals: Signals, stage: Any) -> Signals:
 def _demand_same(received: Sequence[Any], expected: Sequence[Any], when: str) -> None:
     for step, (terms, usual) in enumerate(zip(received, expected, strict=True)):
         demand(terms == usual, f"step {step} scores {usual}, but {terms} {when}")
-
-
-def _demand_sane_wins(make: Maker, metric: Metric, probe: str) -> None:
-    """Compare what a scripted exploit earns with the sane script."""
-    exploit, sane = (earned(make(metric=metric), play(metric, PROBES[name].moves)) for name in (probe, SANE))
-    demand(exploit < sane, f"the probe {probe} earns {exploit:g} per episode, the sane one {sane:g}")

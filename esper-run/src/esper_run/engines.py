@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from esper_run.config import RunConfig
 
 ENGINE_GROUP: Final = "esper.engines"
-AUTO: Final = "auto"
 THREADS: Final = "threads"
 
 KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {"processes": "esper-scale", "ray": "esper-scale[ray]"}
@@ -105,8 +104,7 @@ class Engine:
 
     Attributes:
         summary: One line for listings and editors.
-        open: Opens it for a run; returns None where threads of the run's own process do as well. Under ``auto`` each
-            installed engine is asked.
+        open: Opens it for a run; returns None where threads of the run's own process do as well.
         settings: The model of its settings, if it has any.
         is_remote: Whether it computes on the CPUs of other machines.
     """
@@ -131,7 +129,7 @@ def find_engine(name: str) -> Engine:
     """
     engines = installed_engines()
     if name not in engines:
-        hint = suggestion(name, [AUTO, *engines])
+        hint = suggestion(name, engines)
         if name in KNOWN_ELSEWHERE:
             hint = f"It comes with another package:  pip install '{KNOWN_ELSEWHERE[name]}'"
         raise ConfigError(Problem("E126", f'unknown engine "{name}"', hint=hint))

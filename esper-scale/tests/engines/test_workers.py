@@ -3,13 +3,11 @@
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from select import select
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -314,31 +312,14 @@ def config(**more: object) -> RunConfig:
 @pytest.mark.parametrize(
     ("more", "count"),
     [
-        ({}, 1),
-        ({"engine": "threads", "lanes": 2}, 1),
         ({"engine": "processes"}, 4),
         ({"engine": "processes", "lanes": 1}, 1),
         ({"engine": "processes", "environments": 3}, 3),
         ({"engine": "processes", "lanes": 2, "environments": 3}, 2),
-        ({"engine": "auto"}, 4),
-        ({"engine": "auto", "lanes": 2, "environments": 3}, 1),
-        ({"engine": "auto", "lanes": 2, "environments": 7}, 2),
-        ({"engine": "auto", "compute": {"compile": True}}, 1),
     ],
 )
-def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_even(more, count):
+def test_a_run_takes_as_many_processes_as_it_can_use(more, count):
     assert processes_for(config(**more), CPU) == count
-
-
-@pytest.mark.usefixtures("four_cores")
-def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypatch):
-    ways, counts = ("auto", "processes"), []
-    thread = threading.Thread(target=lambda: counts.extend(processes_for(config(engine=way), CPU) for way in ways))
-    thread.start()
-    thread.join()
-    assert counts == [1, 4]
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-    assert [processes_for(config(engine=way), CPU) for way in ways] == [1, 4]
 
 
 @pytest.mark.usefixtures("four_cores")
@@ -346,7 +327,5 @@ def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypa
 def test_a_warning_says_that_requested_processes_are_not_possible(why, monkeypatch, caplog):
     devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
     monkeypatch.setattr(sessions, "can_fork", lambda: why == "a GPU")
-    assert processes_for(config(engine="auto"), devices) == 1
-    assert caplog.messages == []
     assert processes_for(config(engine="processes"), devices) == 1
     assert [message for message in caplog.messages if "engine: processes needs Linux" in message]

@@ -34,10 +34,10 @@ from esper_run.app.dispatch import Observers, collect_sections, health_check, ru
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
-from esper_run.app.resolution import ConfiguredEngine, resolved_config
+from esper_run.app.resolution import resolved_config
 from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
-from esper_run.engines import AUTO, THREADS, EngineContext, find_engine, installed_engines
+from esper_run.engines import EngineContext
 from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.directory import report_os_errors, run_lock
@@ -337,17 +337,12 @@ class _Session:
 
     def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None]) -> EngineSession | None:
         """Return the engine of the run, which ``closing`` closes; None: threads of this process."""
-        engines = [self.composition.resolution.engine]
-        if engines[0].name == AUTO:
-            others = (name for name in installed_engines() if name != THREADS)
-            engines = [ConfiguredEngine(name, find_engine(name)) for name in others]
-        for configured in engines:
-            context = EngineContext(self.composition, configured.settings, self.directory.add_node, on_wait)
-            session = None if configured.engine is None else configured.engine.open(context)
-            if session is not None:
-                closing.callback(session.close)
-                return session
-        return None
+        configured = self.composition.resolution.engine
+        context = EngineContext(self.composition, configured.settings, self.directory.add_node, on_wait)
+        session = None if configured.engine is None else configured.engine.open(context)
+        if session is not None:
+            closing.callback(session.close)
+        return session
 
     def _train_studies(self, context: StudyContext, writer: CheckpointWriter) -> list[EpisodeFinished]:
         """Train the study of the configuration, then that of its controls; return how every episode ended."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from esper_core.leyline.errors import EsperError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_run.config import RunConfig
-from esper_run.engines import AUTO, find_engine, installed_engines
+from esper_run.engines import find_engine, installed_engines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ def _use(kind: ComponentKind, plugins: Plugins, definitions: Schema) -> Schema:
 
 def _engine(definitions: Schema) -> Schema:
     """Return the schema of the engine: an installed name, or any other, and settings that depend on it."""
-    installed: list[Schema] = [{"const": AUTO}]
+    installed: list[Schema] = []
     conditions = []
     for name in installed_engines():
         try:

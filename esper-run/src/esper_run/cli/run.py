@@ -44,7 +44,7 @@ _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _engine_option = click.option(
     "--engine",
     metavar="NAME",
-    help="What lanes are: auto, threads, or an installed one such as processes or ray. Short for --set engine=NAME.",
+    help="What lanes are: threads, or an installed one such as processes or ray. Short for --set engine=NAME.",
 )
 _address_option = click.option(
     "--address",

@@ -153,7 +153,7 @@ class RunConfig(Section):
     engine: Use = Field(
         default=Use(use="threads"),
         description="What lanes are: threads, or an engine of another package: processes, or ray for workers on a "
-        "cluster; auto: another one if it may be faster, else threads.",
+        "cluster.",
     )
     patience: Patience = Field(
         default="auto",

@@ -51,14 +51,13 @@ def check_node(run_node: NodeRecord, other: NodeRecord) -> None:
     Raises:
         ClusterError: E405, it has other packages, or another torch build, CPU capability or Python.
     """
-    packages = _differences(other.node, run_node.packages, other.packages)
-    build = _differences(other.node, run_node.build, other.build)
-    if packages:
-        hint = "Install the same versions on every node, for example from one constraints file."
-        raise ClusterError([Problem("E405", text, hint=hint) for text in packages])
-    if build:
-        hint = "Results would differ in their last bits. Use equal nodes."
-        raise ClusterError([Problem("E405", text, hint=hint) for text in build])
+    same_packages = "Install the same versions on every node, for example from one constraints file."
+    for expected, installed, hint in (
+        (run_node.packages, other.packages, same_packages),
+        (run_node.build, other.build, "Results would differ in their last bits. Use equal nodes."),
+    ):
+        if texts := _differences(other.node, expected, installed):
+            raise ClusterError([Problem("E405", text, hint=hint) for text in texts])
 
 
 def _differences(node: str, expected: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from esper_run.engines import AUTO
 from esper_run.watchdog import can_fork
 from esper_scale.engines.portable import PortableRun, portable_data
 from esper_scale.engines.processes import ForkEngine, usable_cores
@@ -25,9 +22,6 @@ if TYPE_CHECKING:
     from esper_scale.engines.protocol import Engine
 
 log = logging.getLogger("esper")
-
-UNEVEN: Final = 1.15
-"""How much longer than evenly shared work the largest share may take for processes to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ class WorkersSession:
             config.environments,
             workers=self.workers,
             warn=self.composition.recipe.reports.warn,
-            patience=None if config.patience == AUTO else config.patience,
+            patience=None if config.patience == "auto" else config.patience,
         )
 
     def close(self) -> None:
@@ -79,7 +73,7 @@ def open_ray(context: EngineContext) -> WorkersSession | None:
         run.describe(composition.resolution.plugins),
         context.settings,
         most=config.environments,
-        lanes=None if config.lanes == AUTO else config.lanes,
+        lanes=None if config.lanes == "auto" else config.lanes,
         on_node=lambda node: context.on_node(node.as_json()),
         on_wait=context.on_wait,
     )
@@ -88,16 +82,8 @@ def open_ray(context: EngineContext) -> WorkersSession | None:
 
 def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
     """Return over how many processes to spread a run; 1: only this one."""
-    lanes = usable_cores() if config.lanes == "auto" else config.lanes
-    count, name = min(lanes, config.environments), config.engine.use
-    if name == "threads" or count == 1:
+    count = min(usable_cores() if config.lanes == "auto" else config.lanes, config.environments)
+    if count > 1 and (not can_fork() or any(device.type != "cpu" for device in devices)):
+        log.warning("engine: processes needs Linux, a CPU device and no GPU; using threads")
         return 1
-    if not can_fork() or any(device.type != "cpu" for device in devices):
-        if name == "processes":
-            log.warning("engine: processes needs Linux, a CPU device and no GPU; using threads")
-        return 1
-    if name == "processes":
-        return count
-    even = -(-config.environments // count) * count <= UNEVEN * config.environments
-    alone = threading.current_thread() is threading.main_thread() and "ipykernel" not in sys.modules
-    return count if even and alone and not config.compute.compile else 1
+    return count

@@ -115,10 +115,9 @@ def test_plugin_sections_come_before_the_provenance(make_run):
     assert parts[parts.index("governor") :] == ["governor", "plugin-0", "provenance"]
 
 
-@pytest.mark.parametrize("options", [[], ["--animated"]])
-def test_a_picture_is_valid_svg_with_any_names(options, make_run, tmp_path):
+def test_a_picture_is_valid_svg_with_any_names(make_run, tmp_path):
     run, path = make_run(environments=4, steps=20, word=HOSTILE), tmp_path / "growing.svg"
-    answer = CliRunner().invoke(report, [str(run), "--picture", str(path), *options])
+    answer = CliRunner().invoke(report, [str(run), "--picture", str(path)])
     assert (answer.exit_code, answer.output) == (0, f"{path}\n")
     text = path.read_text(encoding="utf-8")
     drawn = minidom.parseString(text)
@@ -133,7 +132,7 @@ def test_a_picture_is_valid_svg_with_any_names(options, make_run, tmp_path):
 
 def test_an_animated_picture_ends_with_the_last_step_and_rests_for_reduced_motion(make_run, tmp_path):
     run, path = make_run(environments=4, steps=20), tmp_path / "growing.svg"
-    assert CliRunner().invoke(report, [str(run), "--picture", str(path), "--animated"]).exit_code == 0
+    assert CliRunner().invoke(report, [str(run), "--picture", str(path)]).exit_code == 0
     text = path.read_text(encoding="utf-8")
     drawn = minidom.parseString(text)
     states = [group for group in drawn.getElementsByTagName("g") if "state" in group.getAttribute("class").split()]
@@ -148,14 +147,12 @@ def test_an_animated_picture_ends_with_the_last_step_and_rests_for_reduced_motio
     assert {"cover", "words"} < names
     assert len(names) == 2 + len(states)
     assert len(text) < 60_000
-    assert CliRunner().invoke(report, [str(run), "--animated"]).exit_code == 2
 
 
-@pytest.mark.parametrize("animated", [False, True])
-def test_a_run_without_steps_has_an_empty_picture(animated, make_run, tmp_path):
+def test_a_run_without_steps_has_an_empty_picture(make_run, tmp_path):
     run = make_run(environments=2, steps=4)
     (run / "events.jsonl").write_text("")
-    path = write_picture(run, tmp_path / "x.svg", animated=animated)
+    path = write_picture(run, tmp_path / "x.svg")
     assert minidom.parseString(path.read_text()).getElementsByTagName("text") == []
 
 

@@ -130,10 +130,9 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
     "--picture",
     type=click.Path(path_type=Path),
     callback=_ending_with(".svg"),
-    help="Write one SVG picture to this file instead of the page.",
+    help="Draw a network growing, step by step, as SVG in this file, instead of the page.",
 )
-@click.option("--animated", is_flag=True, help="With --picture: draw a network growing, step by step.")
-def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: Path | None, animated: bool) -> None:
+def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
     from esper_core.leyline.errors import printable
     from esper_watch.report import write_picture, write_report
@@ -141,13 +140,10 @@ def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: 
     if out is not None and picture is not None:
         msg = "--out and --picture exclude each other: give one of them"
         raise click.UsageError(msg)
-    if animated and picture is None:
-        msg = "--animated needs --picture"
-        raise click.UsageError(msg)
     folder = _run_folder(run, runs_dir)
     if isinstance(run, str) or isinstance(runs_dir, str):
         out = out or Path(f"{folder.name}.html")
-    written = write_report(folder, out) if picture is None else write_picture(folder, picture, animated=animated)
+    written = write_report(folder, out) if picture is None else write_picture(folder, picture)
     click.echo(printable(str(written)))
 
 

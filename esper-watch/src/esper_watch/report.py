@@ -9,14 +9,13 @@ import os
 import time
 from base64 import b64encode
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
 from esper_core.leyline import Problem
 from esper_core.leyline.files import read_start
 from esper_run import load_run
 from esper_run.runs.records import changed_events
-from esper_watch import figures, views
 from esper_watch.history import UNFINISHED, read_history
 from esper_watch.pages import render
 from esper_watch.sections import Report
@@ -33,9 +32,6 @@ REPORT: Final = "report.html"
 
 MAX_CONFIG: Final = 100_000
 """Characters of a configuration that are shown."""
-
-_PICTURE_NETWORKS: Final = 3
-_PICTURE_ROW: Final = 26.0
 
 
 def read_report(run: Path, history: History | None = None) -> Report:
@@ -94,38 +90,6 @@ def page_policy() -> str:
     )
 
 
-def report_picture(report: Report) -> str:
-    """Return one SVG with the learning curves and the lives of some seeds. It is empty for a run without steps."""
-    history, metric = report.history, report.metric
-    y, parts, stages = _PICTURE_ROW, list[tuple[float, figures.Chart]](), list[tuple[float, str, str]]()
-    stages_y = 0.0
-    if curves := figures.latest_curves(history, metric):
-        chart = figures.learning_curves(history, metric, curves, left=figures.LIVES_LEFT)
-        parts.append((y, chart))
-        y += chart.height
-        lives = {arm: history.seeds_by_environment(history.rounds[-1], arm) for arm in history.arms}
-        if arm := next((arm for arm in history.arms if lives[arm]), None):
-            shown = dict(list(lives[arm].items())[:_PICTURE_NETWORKS])
-            chart = figures.seed_lives(history, arm, shown, [])
-            parts.append((y, chart))
-            stages_y = y + chart.height + 12
-            stages = _spread(views.stage_legend(untrained=False), start=8.0, gap=34, letter=6.8)
-            y += chart.height + _PICTURE_ROW
-    arms = _spread(figures.arm_styles(history.arms).items(), start=figures.LIVES_LEFT, gap=60, letter=8)
-    size = {"width": figures.WIDTH, "height": y}
-    legend = {"arms": arms, "stages": stages, "stages_y": stages_y, "metric": metric.name}
-    return render("picture.svg", parts=parts, **size, **legend)
-
-
-def _spread(entries: Any, *, start: float, gap: float, letter: float) -> list[tuple[float, str, Any]]:
-    """Place the entries of a legend side by side; a letter is about as wide as ``letter``."""
-    x, placed = start, []
-    for name, style in entries:
-        placed.append((x, name, style))
-        x += gap + letter * len(name)
-    return placed
-
-
 def write_report(run: Path, to: Path | None = None) -> Path:
     """Write the report of a run into its folder, or to the file ``to``, and return its path.
 
@@ -140,18 +104,14 @@ def write_report(run: Path, to: Path | None = None) -> Path:
     return _write(path, lambda: report_page(read_report(run)), hint, follow=to is not None)
 
 
-def write_picture(run: Path, to: Path, *, animated: bool = False) -> Path:
-    """Write the run as one SVG to the file ``to``, and return its path. Raises EsperError like ``write_report``.
+def write_picture(run: Path, to: Path) -> Path:
+    """Draw one network of a run as it grows, step by step, as one SVG in the file ``to``, and return its path.
 
-    Args:
-        run: The run directory.
-        to: The file.
-        animated: Whether to draw one network as it grows, step by step.
+    Raises EsperError like ``write_report``.
     """
     from esper_watch.animation import growing_picture
 
-    draw = growing_picture if animated else report_picture
-    return _write(to, lambda: draw(read_report(run)), "Choose another file for the picture.", follow=True)
+    return _write(to, lambda: growing_picture(read_report(run)), "Choose another file for the picture.", follow=True)
 
 
 def _write(path: Path, make: Callable[[], str], hint: str, *, follow: bool) -> Path:

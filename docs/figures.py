@@ -297,7 +297,6 @@ PAGES = [
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
     Page("docs/reference/blueprints.md"),
     Page("docs/reference/configuration.md", exempt={"1.2": "a version of YAML"}),
-    Page("docs/reference/rewards.md", exempt={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
     Page("docs/reference/tasks.md", lambda: [*twins("no deficit"), (linear_on_digits(),)]),
     Page("docs/project/performance.md", performance),
 ]

@@ -29,7 +29,6 @@ from esper_policies import observations
 from esper_run import cli
 from esper_run.cli.main import external_commands
 from esper_run.config.errors import Entry, entry_at
-from esper_run.config.explain import type_text
 from esper_run.config.model import RunConfig
 
 if TYPE_CHECKING:
@@ -146,6 +145,35 @@ def kind(entry: Entry) -> str:
     else:
         return plain_type(type_text(entry))
     return f"{text} or `null`" if entry.is_nullable else text
+
+
+BOUNDS = {
+    **{"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"},
+    **{"min_length": "length ≥", "max_length": "length ≤"},
+}
+
+
+def type_text(entry: Entry) -> str:
+    """Describe a type with its bounds or its choices."""
+    if entry.described:
+        text = entry.described
+    elif entry.choices:
+        text = " | ".join(str(choice) for choice in entry.choices)
+    elif entry.section is not None:
+        text = "component" if entry.is_use else "mapping"
+    else:
+        names = {bool: "true | false", int: "integer", float: "number", str: "text"}
+        text = "list" if entry.is_list else "mapping" if entry.is_mapping else names.get(entry.kind, "any value")
+        bounds: dict[str, Any] = {}
+        for constraint in entry.constraints:
+            bounds |= {name: bound for name in BOUNDS if (bound := getattr(constraint, name, None)) is not None}
+        text += "".join(f", {sign} {number_text(bounds[name])}" for name, sign in BOUNDS.items() if name in bounds)
+    return f"{text}, or null" if entry.is_nullable else text
+
+
+def number_text(value: Any) -> str:
+    """Return a number as bounds show it."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def plain_type(text: str) -> str:

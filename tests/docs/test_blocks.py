@@ -207,7 +207,7 @@ def esper(command: str) -> None:
     ((arguments, is_complete),) = commands.commands(f"```sh\n{command}\n```\n")
     words = shlex.split(arguments)
     commands.parse(words, is_complete=is_complete)
-    if words[0] in ("run", "check", "explain") and (ROOT / words[1]).is_file():
+    if words[0] in ("run", "check") and (ROOT / words[1]).is_file():
         changes = [word for option, word in itertools.pairwise(words) if option == "--set"]
         options = [word for change in changes for word in ("--set", change)]
         output = checked(ROOT / words[1], *options)

@@ -22,7 +22,7 @@ MAX_AMOUNT: Final = 1e30
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Metadata of a type: how messages and ``esper explain`` describe it, where pydantic would show a pattern."""
+    """Metadata of a type: how messages and the reference describe it, where pydantic would show a pattern."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""``esper explain``, ``check`` and ``schema``: values are explained, problems and warnings printed, names suggested."""
+"""``esper check`` and ``schema``: problems and warnings are printed, names suggested."""
 
 import json
 import re
@@ -7,30 +7,6 @@ from typing import Any
 import pytest
 
 from tests.support.configurations import STRIPES
-
-
-@pytest.mark.members
-def test_values_are_shown_as_yaml_and_a_setting_that_was_not_written_by_its_default(esper, file) -> None:
-    answer = esper("explain", file, "reward.settings.price")
-    assert (answer.status, answer.err) == (0, "")
-    first, description, facts = answer.out.splitlines()
-    assert first == "reward.settings.price: 20.0"
-    assert description.startswith("  Hundredths of the metric")
-    assert facts == "  number, ≥ 0, ≤ 1e+06; default 20.0; from default"
-    plan = esper("explain", file, "policy.settings.plan").out.splitlines()[0]
-    assert plan == "policy.settings.plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]"
-    assert "default null; from default" in esper("explain", file, "policy.settings.plan[0].speed").out
-    assert esper("explain", file, "twin").out.startswith("twin: true\n")
-
-
-def test_missing_components_and_plugins_do_not_prevent_explaining(esper, file) -> None:
-    sets = ["--set", "reward={use: gone/with, settings: {wind: 3}}", "--set", 'plugins.require.gone=">=1"']
-    (explanation,) = esper("explain", file, "reward.settings.wind", "--json", *sets).json
-    assert (explanation["value"], explanation["type"]) == (3, "any value")
-    assert "default 20.0" not in esper("explain", file, "reward", *sets).out
-    answer = esper("explain", file, "episode.batches", *sets)
-    assert (answer.status, answer.out.splitlines()[0]) == (0, "episode.batches: 1")
-
 
 EXTRA = """
 from esper_core import BlueprintSpec, TaskSpec, hookimpl
@@ -60,33 +36,12 @@ def esper_register_tasks(registry):
 """
 
 
-def test_setting_without_a_description_is_explained_by_type_default_and_origin(esper, file, install) -> None:
-    install("extra", EXTRA.format(width=3))
-    assert esper("explain", file, "task.settings", "--set", "task=wide").out.splitlines() == [
-        "task.settings.width: 3",
-        "  How wide.",
-        "  integer; default 3; from default",
-        "task.settings.inner.depth: 1",
-        "  integer; default 1; from default",
-    ]
-
-
-def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, install) -> None:
-    path = install("extra", EXTRA.format(width="exit(0)"))
-    answer = esper("explain", file, "task.settings", "--set", "task=wide")
-    assert (answer.status, answer.out) == (3, "")
-    assert answer.err.startswith(f"E231 a component exited the program: SystemExit: 0\n  {path}:8\n")
-
-
 @pytest.mark.members
-def test_overlays_are_applied_and_named_by_every_command(esper, file, tmp_path, monkeypatch) -> None:
+def test_overlays_are_applied_and_named(esper, file, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "top.yaml").write_text("episode: {steps: 2}\n")
     (tmp_path / "wrong.yaml").write_text("# overlay\nepisode: {stps: 2}\n")
     files = ["small.yaml", "--overlay", "top.yaml"]
-    explained = esper("explain", *files, "--", "episode").out
-    assert "from top.yaml:1:18\n" in explained
-    assert "from small.yaml:7:30\n" in explained
     assert esper("check", *files).status == 0
     answer = esper("check", *files, "--overlay", "wrong.yaml")
     assert (answer.status, "wrong.yaml:2:11   episode.stps" in answer.out + answer.err) == (2, True)

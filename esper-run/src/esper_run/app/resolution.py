@@ -8,7 +8,6 @@ problems are collected and raised together, each with its place in the file. Not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from esper_core.plugins import load_plugins
 from esper_run.app.components import ConfiguredComponent, host_at
 from esper_run.config import model_problems, parse_path
 from esper_run.config.model import CAPACITY, TWIN
-from esper_run.engines import AUTO, Engine, find_engine
+from esper_run.engines import Engine, find_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -302,9 +301,9 @@ class _Resolver:
     def engine(self) -> ConfiguredEngine:
         """Return the engine with its settings validated. Without one after a problem."""
         use, path = self.loaded.config.engine, ("engine", "settings")
-        engine = None if use.use == AUTO else self.attempt(("engine", "use"), partial(find_engine, use.use))
+        engine = self.attempt(("engine", "use"), partial(find_engine, use.use))
         if engine is None or engine.settings is None:
-            if use.settings and (engine is not None or use.use == AUTO):
+            if use.settings and engine is not None:
                 self.problems.append(self.loaded.problem("E121", path, f'engine "{use.use}" has no settings'))
             return ConfiguredEngine(use.use, engine)
         self.check_devices(engine)
@@ -335,7 +334,7 @@ class _Resolver:
             return None
 
 
-# --- what is written to the run directory, and what ``esper explain`` shows
+# --- what is written to the run directory
 
 
 def resolved_config(resolution: Resolution) -> RunConfig:
@@ -371,26 +370,3 @@ def _replaced(part: Any, path: KeyPath, value: Any) -> Any:
     if isinstance(part, tuple):
         return tuple(_replaced(member, subpath, value) if at == key else member for at, member in enumerate(part))
     return part.model_copy(update={key: _replaced(getattr(part, str(key)), subpath, value)})
-
-
-def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[BaseModel]]:
-    """Return the settings model of each component and plugin that a configuration names, by the path of its settings.
-
-    What is not installed, cannot be imported or has no settings is left out: ``esper check`` reports that.
-    """
-    plugins, config = load_run_plugins(loaded, folder), loaded.config
-    models: dict[KeyPath, type[BaseModel]] = {
-        ("plugins", "settings", id_): model for id_, model in plugins.settings.items() if id_ in config.plugins.settings
-    }
-    for path, (kind, use) in named_components(config).items():
-        try:
-            model = plugins.registry.find(kind, use.use).settings_model()
-        except EsperError:
-            continue
-        if model is not None:
-            models[*path, "settings"] = model
-    with suppress(EsperError):
-        engine = find_engine(config.engine.use)
-        if engine.settings is not None:
-            models["engine", "settings"] = engine.settings
-    return models

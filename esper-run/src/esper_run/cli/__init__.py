@@ -3,10 +3,9 @@
 What is here:
     main: finds and runs a command, also one of another package, and exits with a status.
     run: ``esper run`` and ``esper resume``.
-    configuration: ``esper check``, ``esper explain`` and ``esper schema``.
+    configuration: ``esper check`` and ``esper schema``.
     plugins: ``esper plugins`` and ``esper components``.
     runs: ``esper runs``.
-    doctor: ``esper doctor``.
     exits: ends the process with the command's own status, whatever components do.
     output: tables, problems and JSON, and the tables of results at the end of a run.
     plain_progress: the lines that a run prints where esper-watch shows nothing.

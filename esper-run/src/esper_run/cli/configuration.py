@@ -1,20 +1,17 @@
-"""``esper check``, ``esper explain`` and ``esper schema``: check and explain a configuration without running it."""
+"""``esper check`` and ``esper schema``: check a configuration without running it, and its schema for editors."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from esper_core.leyline.errors import EsperError, printable
-from esper_run.app.resolution import settings_models, unmarked_hooks
+from esper_core.leyline.errors import EsperError
+from esper_run.app.resolution import unmarked_hooks
 from esper_run.cli.output import print_json, print_line, print_problems
 from esper_run.cli.run import build, config_file, load, overlay_option, set_option
-from esper_run.config import explain as explain_config, load_config
-from esper_run.config.yaml import dump
 
 if TYPE_CHECKING:
     from esper_core.leyline.errors import Problem
@@ -61,36 +58,6 @@ def _warnings(plugins: Plugins) -> list[Problem]:
     problems = [problem for record in fallen for problem in record.problems]
     damaged = (problem for problem in plugins.problems if problem.code == "E223")
     return list(dict.fromkeys([*problems, *damaged, *unmarked_hooks(plugins)]))
-
-
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("path", required=False)
-@overlay_option
-@set_option
-@click.option("--json", "as_json", is_flag=True, help="Print a list of {path, value, type, default, origin, …}.")
-def explain(
-    file: Path, path: str | None, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
-) -> None:
-    """Explain values: type, default, origin and meaning.
-
-    \b
-    esper explain plugins.yaml episode.steps
-    esper explain plugins.yaml slots
-    esper explain plugins.yaml                  everything
-    """
-    read = config_file(file)
-    loaded = load_config(read, overrides, overlays)
-    explanations = explain_config(loaded, path, settings_models(loaded, read.parent))
-    if as_json:
-        print_json([asdict(explanation) for explanation in explanations])
-        return
-    for explanation in explanations:
-        default = f"default {dump(explanation.default, is_flow=True)}" if explanation.has_default else "no default"
-        print_line(printable(f"{explanation.path}: {dump(explanation.value, is_flow=True)}"))
-        if explanation.description:
-            print_line(f"  {printable(explanation.description)}")
-        print_line(printable(f"  {explanation.type}; {default}; from {explanation.origin}"))
 
 
 @click.command()

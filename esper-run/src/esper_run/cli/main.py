@@ -38,7 +38,6 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("esper_run.cli.run:run", "Run a configuration, or repeat the run of a run directory."),
     "resume": ("esper_run.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
     "check": ("esper_run.cli.configuration:check", "Check a configuration without running it."),
-    "explain": ("esper_run.cli.configuration:explain", "Explain values: type, default, origin and meaning."),
     "runs": ("esper_run.cli.runs:runs", "List runs, or show the results of one."),
     "plugins": ("esper_run.cli.plugins:plugins", "Show the installed plugins and their problems."),
     "components": (
@@ -46,7 +45,6 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
         "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
     ),
     "schema": ("esper_run.cli.configuration:schema", "Print the JSON schema of a configuration, for editors."),
-    "doctor": ("esper_run.cli.doctor:doctor", "Check this installation: torch, packages, plugins, folders."),
 }
 """The core's commands in the order of ``esper --help``: where each is, as ``module:attribute``, and its help."""
 

@@ -1,10 +1,9 @@
-"""The configuration of a run: read a file, merge overlays, apply ``--set``, validate, and explain.
+"""The configuration of a run: read a file, merge overlays, apply ``--set``, and validate.
 
 - ``model``: every option with its default and meaning. Begin here.
 - ``contradictions``: which options contradict each other.
 - ``loading``: from a file, overlays and ``--set`` to a ``LoadedConfig``; what ``--set`` may change; and back to YAML.
 - ``errors``: pydantic's errors as problems with a place and a hint.
-- ``explain``: type, default and origin of a value.
 - ``yaml``: YAML 1.2 with positions, and with limits on what is read.
 - ``values``: key paths, values with their places, and how they are shown in messages.
 
@@ -12,7 +11,6 @@ Names of components are only looked up, and their settings only checked, in ``ap
 """
 
 from esper_run.config.errors import model_problems
-from esper_run.config.explain import Explanation, explain
 from esper_run.config.loading import LoadedConfig, config_of, dump_config, load_config, parse_config, section_of
 from esper_run.config.model import ArmConfig, CheckpointConfig, RunConfig, SlotConfig
 from esper_run.config.values import parse_path
@@ -20,13 +18,11 @@ from esper_run.config.values import parse_path
 __all__ = [
     "ArmConfig",
     "CheckpointConfig",
-    "Explanation",
     "LoadedConfig",
     "RunConfig",
     "SlotConfig",
     "config_of",
     "dump_config",
-    "explain",
     "load_config",
     "model_problems",
     "parse_config",

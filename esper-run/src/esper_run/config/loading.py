@@ -70,12 +70,6 @@ class LoadedConfig:
         """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
         return self.root.problem(code, path, message, hint, key=key)
 
-    def origin(self, path: KeyPath) -> str:
-        """Return where the value at ``path`` comes from: ``file:line:column``, ``--set …``, or ``default``."""
-        node, depth = self.root.nearest(path)
-        is_short_form = path[depth:] in (("use",), ("enabled",)) and isinstance(node.value, str | bool)
-        return str(node.position) if depth == len(path) or is_short_form else "default"
-
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), overlays: Sequence[str | Path] = ()) -> LoadedConfig:
     """Read the file at ``path``, merge the files ``overlays`` over it in order, and apply ``overrides``.

@@ -5,7 +5,7 @@
     images_synthetic   eight waves in noisy colour images
     marked_sum         tokens whose answer needs attention between them
     byte_text          the next byte of Python's help texts
-    digits, cifar10    scikit-learn's digits; your own copy of CIFAR-10
+    digits             scikit-learn's digits
     own_data           your own arrays (npz) and tables (csv)
     supervised         Classification and Regression, which all tasks are, and how data are split
     hosts              MLPs, convolutional networks and a small transformer

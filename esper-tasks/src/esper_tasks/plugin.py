@@ -35,7 +35,6 @@ TASKS: Final = {
         "Digits",
         "The digits of scikit-learn, which must be installed; nearly linear, for a quick look.",
     ),
-    "cifar10": ("cifar10:cifar10", "Cifar10", "Small photographs, from your own copy of the binary version."),
     "npz": ("own_data:npz", "Npz", "Arrays of your own, from an .npz or a folder of .npy files."),
     "csv": ("own_data:csv_table", "Csv", "A table of your own: one column is predicted from the others."),
 }

@@ -105,19 +105,6 @@ class DigitsSettings(Settings):
     seed: Seed = Field(default=0, description="RNG seed of the draw.")
 
 
-class Cifar10Settings(Settings):
-    """Settings of ``cifar10``."""
-
-    folder: str = Field(
-        min_length=1, description="Folder of the binary version, with data_batch_1.bin; relative to the current folder."
-    )
-    examples: int | None = Field(
-        default=None, ge=1, description="Maximum number of training images; null: all, which need 0.7 GB."
-    )
-    validation: int = Field(default=5000, ge=1, description="Training images held out for validation.")
-    seed: Seed = Field(default=0, description="RNG seed of the draw.")
-
-
 class OwnDataSettings(Settings):
     """Settings of tasks that read data of the user's own."""
 

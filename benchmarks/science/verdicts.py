@@ -181,7 +181,7 @@ def wrong_without_pairs(comparisons: int) -> list[Found]:
 def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
     """Return whether a verdict is given on two arms without common seeds."""
     interval = welch_interval(a, b, CONFIDENCE)
-    return clear(interval) and told(interval, mann_whitney(a, b).p)
+    return clear(interval) and told(interval, mann_whitney(a, b))
 
 
 # --- what is printed and written

@@ -15,7 +15,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     terminal            ``esper watch``: a run in another terminal
     comparison          ``esper compare``: several runs, paired and tested
     comparison_view     its tables and columns, printed or as a page
-    statistics          Welch, Mann-Whitney and bootstrap, on scipy
+    statistics          Welch and Mann-Whitney, on scipy
     pages, formats      jinja2 templates, and how numbers and names are written in all views
     web                 a local server that shows runs live
     command, plugin     the commands and hooks of this package

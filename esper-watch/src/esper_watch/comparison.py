@@ -14,7 +14,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Problem, RunFolderError
-from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
 from esper_run.runs.statistics import (
     Comparison,
@@ -69,7 +68,7 @@ class ComparedRuns:
     """The largest that a run declares."""
     arms: Sequence[ComparedArm]
     comparisons: Sequence[Mapping[str, Any]]
-    """As in summary.json, with the bootstrap interval, the Mann-Whitney test and Cliff's delta."""
+    """As in summary.json."""
     warnings: Sequence[str]
     settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The settings that differ, by their path in the configuration: the value of each run."""
@@ -285,10 +284,7 @@ def _compare(
     for number in range(len(runs)):
         judge(list(combinations([arm for arm in arms if number in arm.runs], 2)))
     judge([pair for pair in pairs if not set(pair[0].runs) & set(pair[1].runs)])
-    return [
-        {**records[id(first), id(second)], **_ranks_and_bootstrap(first.sample, second.sample, metric)}
-        for first, second in pairs
-    ]
+    return [records[id(first), id(second)] for first, second in pairs]
 
 
 def _comparison(a: Sample, b: Sample, metric: Metric, margin: float) -> Comparison | None:
@@ -298,23 +294,6 @@ def _comparison(a: Sample, b: Sample, metric: Metric, margin: float) -> Comparis
     if not values_a or not values_b or not all(map(is_usable, values_a + values_b)):
         return None
     return statistics.unpaired_comparison(values_a, values_b, direction=metric.direction, margin=margin)
-
-
-def _ranks_and_bootstrap(a: Sample, b: Sample, metric: Metric) -> dict[str, float | None]:
-    """Return the bootstrap interval of enough pairs, and the Mann-Whitney test of both samples."""
-    shared = shared_seeds(a, b)
-    sign = 1.0 if metric.direction == "up" else -1.0
-    values_a, values_b = ([sign * sample.by_seed[seed] for seed in (shared or sample.by_seed)] for sample in (a, b))
-    empty = dict.fromkeys(("boot_low", "boot_high", "u", "u_p", "cliffs_delta"))
-    if not values_a or not values_b or not all(map(is_usable, values_a + values_b)):
-        return empty
-    ranks = statistics.mann_whitney(values_a, values_b)
-    interval = None
-    if len(shared) >= MIN_SEEDS_FOR_VERDICT:
-        differences = [x - y for x, y in zip(values_a, values_b, strict=True)]
-        interval = statistics.bootstrap_interval(differences, CONFIDENCE)
-    low, high = interval or (None, None)
-    return {"boot_low": low, "boot_high": high, "u": ranks.u, "u_p": ranks.p, "cliffs_delta": ranks.cliffs_delta}
 
 
 # --- warnings

@@ -108,18 +108,12 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
     if comparison["ci_low"] is not None:
         interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
         sizes.append(f"95\N{NO-BREAK SPACE}% interval {interval}")
-    if comparison["boot_low"] is not None:
-        low, high = comparison["boot_low"], comparison["boot_high"]
-        sizes.append(f"bootstrap {format_difference_interval(metric, low, high)}")
     n = comparison["n"]
     counted = plural(n, "pair") if comparison["paired"] else f"not paired, {n} or more of each"
     adjusted = f" ({format_p(comparison['p_holm'])} adjusted for {together} comparisons)" if together > 1 else ""
     chances = [f"p = {format_p(comparison['p'])}{adjusted}"]
     if comparison["effect_size"] is not None:
         chances.append(f"effect size {format_number(comparison['effect_size'], signed=True)}")
-    if comparison["paired"]:
-        chances.append(f"Mann-Whitney p = {format_p(comparison['u_p'])}")
-    chances.append(f"Cliff's delta {format_number(comparison['cliffs_delta'], signed=True)}")
     return [*lines, f"  {', '.join(sizes)}; {counted}", f"  {', '.join(chances)}"]
 
 

@@ -119,6 +119,26 @@ def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_str
     assert pool.environments[0].model.stem[1].num_batches_tracked == 5 * 3
 
 
+def test_a_compiled_pass_that_fails_later_counts_its_batch_once_in_batch_norm(compiled, caplog):
+    """As when torch compiles anew for a batch of another size."""
+    passes: list[int] = []
+
+    def compiler(model: nn.Module) -> Callable[[Tensor], Tensor]:
+        def run(inputs: Tensor) -> Tensor:
+            outputs: Tensor = model(inputs)
+            passes.append(len(passes))
+            if passes[-1] == 1:
+                raise RuntimeError("the backend gave up")
+            return outputs
+
+        return run
+
+    pool = Pool(compiled(compiler), ["grown"], 1)
+    course(pool, 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert pool.environments[0].model.stem[1].num_batches_tracked == 3
+
+
 def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(compiled, caplog):
     compilers = Compilers(lambda number: True, "backward")
     recipe = compiled(compilers, SmoothHost)

@@ -153,17 +153,16 @@ class CompiledHost:
         # The compiler failed on this structure before, and would again in each batch.
         if not fresh and self._compiled is None:
             return train(model)
-        # A pass that fails while it compiles may have moved BatchNorm's averages, and the pass after it moves them
-        # again.
-        kept = KeptBuffers(model) if fresh else None
+        # A pass that fails may have moved BatchNorm's averages, and the pass after it moves them again. torch compiles
+        # anew for a batch of another size, so that a later pass can fail, too.
+        kept = KeptBuffers(model)
         try:
             compiled = self.compiler(model) if fresh else self._compiled
             result = train(cast("nn.Module", compiled))
         # A seed's own fault comes here, too: it is raised again by the pass as written, before any warning.
         except Exception as error:
             restore_defaults()
-            if kept is not None:
-                kept.put_back()
+            kept.put_back()
             result = train(model)
             compiled = None
             self.warn("the host cannot be compiled (compute.compile)", summarise(error))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
 from esper_core.growth.incubation import Branch, Shadow
-from esper_core.growth.journal import Network, read_network, resume
+from esper_core.growth.journal import Network, read_network
 from esper_core.growth.optimizers import OptimizerKeeper
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
@@ -365,9 +365,6 @@ class Garden:
         self._incubations = {number: self._incubations[number] for number in order}  # seeds train in this order
         for number, incubation in self._incubations.items():
             incubation.load_state_dict(state.part("incubations").part(str(number)))
-        seeds = [seed for slot in self.slots.values() for seed in slot.stack]
-        for seed, growth in zip(seeds, network.seeds, strict=True):
-            resume(seed, growth)
         self.born = state.plain["born"]
 
 

@@ -93,10 +93,8 @@ def evaluate(
         if task.metric.exponential:
             metric = metric.exp()
     model.train()
-    # Ordinary tensors again: those of inference mode refuse autograd and writes in place, whoever uses them.
-    copied_losses = loss_rows.clone()
-    worse = -score_rows if task.metric.direction == "up" else score_rows.clone()
-    return Evaluation(copied_losses, metric.to(loss_rows.dtype).clone(), copied_losses if evidence == "loss" else worse)
+    worse = -score_rows if task.metric.direction == "up" else score_rows
+    return Evaluation(loss_rows, metric.to(loss_rows.dtype), loss_rows if evidence == "loss" else worse)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -92,6 +92,17 @@ def is_grown(key: str) -> bool:
     return HOME in key.split(".")
 
 
+def host_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return a model's own parameters by name, without those of seeds."""
+    return {name: parameter for name, parameter in model.named_parameters() if not is_grown(name)}
+
+
+def split_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the items of a state dict that are the host's, and those of what grew, below ``prefix``."""
+    grown = {key: value for key, value in state.items() if key.startswith(prefix) and is_grown(key)}
+    return {key: value for key, value in state.items() if key not in grown}, grown
+
+
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Run the ``with`` block without gradients; restore the model's buffers and torch's default generators after it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, is_grown, observe_places
+from esper_core.growth.dry_runs import KeptBuffers, device_of, host_parameters, in_mode, observe_places, split_state
 from esper_core.growth.grafting import alike, plain_outputs
 from esper_core.growth.journal import read_network
 from esper_core.growth.rebuilding import plant, rebuild
@@ -82,14 +82,9 @@ class Host:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters by name, without those of seeds."""
-        named = self.model.named_parameters()
-        return {name: parameter for name, parameter in named if not is_grown(name)}
+        return host_parameters(self.model)
 
-    @staticmethod
-    def split_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the items of a state dict that are the host's, and those of what grew, below ``prefix``."""
-        grown = {key: value for key, value in state.items() if key.startswith(prefix) and is_grown(key)}
-        return {key: value for key, value in state.items() if key not in grown}, grown
+    split_state = staticmethod(split_state)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -36,14 +36,6 @@ RUN = "20261121-101512-quiet-otter"
 LINKED = ("events.jsonl", "manifest.json", "summary.json", "config.yaml")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _own_cache(tmp_path_factory):
-    """No test writes into the user's cache folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @contextmanager
 def served(root, only=None):
     """A server in a thread."""

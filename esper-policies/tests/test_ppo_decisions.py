@@ -8,13 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
+from esper_core.leyline import Op
 from esper_policies.ppo.encoding import OPS
-from esper_policies.ppo.policy_network import Chances, Chosen, Options, Scores
+from esper_policies.ppo.policy_network import Chances, Chosen, Scores
 
-HEADS = {"blend": 2, "speed": 3, "target": 2}
 CLOSE = 1e-4
-BLENDS = OPS.index(Op.ADVANCE)
 
 
 @dataclass
@@ -23,7 +21,6 @@ class Problem:
 
     ops: list[float]
     candidates: list[list[float]]
-    details: dict[str, list[float]]
     legal: list[list[bool]]
     home: list[int]
 
@@ -32,7 +29,6 @@ class Problem:
         scores = Scores(
             torch.tensor([self.ops]),
             torch.tensor([self.candidates]),
-            {head: torch.tensor([logits]) for head, logits in self.details.items()},
             torch.zeros(1),
         )
         return Chances(scores, torch.tensor([self.legal]), torch.tensor([self.home]))
@@ -45,7 +41,6 @@ def problem(seed):
     return Problem(
         [draw.gauss(0, spread) for _ in OPS],
         [[draw.gauss(0, spread) for _ in range(wide)] for _ in OPS[1:]],
-        {head: [draw.gauss(0, spread) for _ in range(count)] for head, count in HEADS.items()},
         [[draw.random() < possible for _ in range(wide)] for _ in OPS[1:]],
         sorted(draw.randint(0, 2) for _ in range(wide)),
     )
@@ -82,39 +77,29 @@ def heads_of(problem_):
     return normal(ops), slots, blueprints
 
 
-def log_chance(problem_, op, place, details):
+def log_chance(problem_, op, place):
     ops, slots, blueprints = heads_of(problem_)
     total = ops[op]
     if op is not Op.WAIT:
         home = problem_.home[place]
         total += slots[op][home] + blueprints[op][home][place]
-    for head, option in details.items():
-        if head in ARGUMENTS[op]:
-            total += normal(dict(enumerate(problem_.details[head])))[option]
     return total
 
 
 def decisions(problem_):
-    """Yield all possible decisions without details: op, its number, and the candidate."""
+    """Yield all possible decisions: op, its number, and the candidate."""
     yield Op.WAIT, 0, 0
     for number, op in enumerate(OPS[1:]):
         yield from ((op, number + 1, place) for place, yes in enumerate(problem_.legal[number]) if yes)
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems, st.integers(0, 10**6))
-def test_log_chances_are_sums_over_the_heads_that_an_op_reads(drawn_problem, seed):
-    draw, chances = random.Random(seed), drawn_problem.chances
+@given(problems)
+def test_log_chances_are_sums_over_op_slot_and_blueprint(drawn_problem):
     for op, number, place in decisions(drawn_problem):
-        details = {head: draw.randrange(count) for head, count in HEADS.items()}
-        chosen = Chosen(
-            torch.tensor([number]),
-            torch.tensor([place]),
-            {head: torch.tensor([option]) for head, option in details.items()},
-        )
-        assert chances.log_chance(chosen).item() == pytest.approx(
-            log_chance(drawn_problem, op, place, details), abs=CLOSE
-        )
+        chosen = Chosen(torch.tensor([number]), torch.tensor([place]))
+        computed = drawn_problem.chances.log_chance(chosen).item()
+        assert computed == pytest.approx(log_chance(drawn_problem, op, place), abs=CLOSE)
 
 
 @settings(max_examples=40, deadline=None)
@@ -138,14 +123,12 @@ def test_only_possible_decisions_are_drawn(drawn_problem, seed):
     extremes = [0.0, 1.0 - 2**-24, 1.0]
     possible = {(number, place) for _, number, place in decisions(drawn_problem)}
     for first in [*extremes, *(draw.random() for _ in range(5))]:
-        luck = torch.tensor([[first, *(draw.choice(extremes) for _ in HEADS)]])
-        drawn = drawn_problem.chances.drawn(luck)
+        drawn = drawn_problem.chances.drawn(torch.tensor([first]))
         assert (drawn.op.item(), drawn.candidate.item()) in possible
-        assert all(0 <= option.item() < HEADS[head] for head, option in drawn.details.items())
     best = drawn_problem.chances.best()
     assert (best.op.item(), best.candidate.item()) in possible
     by_chance = {
-        (number, place): log_chance(drawn_problem, op, place, {}) for op, number, place in decisions(drawn_problem)
+        (number, place): log_chance(drawn_problem, op, place) for op, number, place in decisions(drawn_problem)
     }
     assert by_chance[best.op.item(), best.candidate.item()] == pytest.approx(max(by_chance.values()), abs=CLOSE)
 
@@ -161,29 +144,14 @@ def test_decisions_are_drawn_with_their_chances():
     scores = Scores(
         torch.zeros(count, len(OPS)),
         torch.tensor([drawn_problem.candidates]).expand(count, -1, -1),
-        {head: torch.tensor([logits]).expand(count, -1) for head, logits in drawn_problem.details.items()},
         torch.zeros(count),
     )
     chances = Chances(
         scores, torch.tensor([drawn_problem.legal]).expand(count, -1, -1), torch.tensor([drawn_problem.home] * count)
     )
-    luck = torch.rand(count, 1 + len(HEADS), generator=torch.Generator().manual_seed(3))
+    luck = torch.rand(count, generator=torch.Generator().manual_seed(3))
     drawn = chances.drawn(luck)
     joint = drawn_problem.chances.joint[0].exp()
     places = torch.where(drawn.op == 0, 0, (drawn.op - 1) * len(drawn_problem.home) + drawn.candidate + 1)
     often = torch.bincount(places, minlength=len(joint)) / count
     assert (often - joint).abs().max() < 4 * 0.5 / count**0.5
-    for head, options in drawn.details.items():
-        expected = drawn_problem.chances.details[head][0].exp()
-        assert (torch.bincount(options, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
-
-
-def test_actions_and_option_numbers_are_converted_both_ways():
-    options = Options.of(["add", "gate"], [3, 7], ["cosine"], [0.5, 1.0])
-    grown = options.with_options(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})
-    assert grown == Action(Op.GERMINATE, "early", "a/conv", blend=Blend.GATED, speed=7, curve=Curve.COSINE, target=0.5)
-    assert options.numbers(grown) == {"blend": 1, "speed": 1, "target": 0}
-    kept = options.with_options(Action(Op.FOSSILISE, "early"), {"blend": 1, "speed": 1, "target": 0})
-    assert kept == Action(Op.FOSSILISE, "early")
-    assert options.numbers(kept) == {"blend": 0, "speed": 0, "target": 0}
-    assert options.numbers(Action(Op.PRUNE, "early", speed=5)) is None

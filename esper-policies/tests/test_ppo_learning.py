@@ -28,7 +28,7 @@ def lesson_for(policy, rollout):
     """Return the lesson of a round and its worth, as in an update."""
     episodes, _ = episodes_of(policy.space, rollout, policy.pace)
     policy._rescale(episodes)
-    lesson = lesson_of(episodes, partial(policy._numbers, round_=policy.round), policy.options, policy.scales)
+    lesson = lesson_of(episodes, partial(policy._numbers, round_=policy.round), policy.scales)
     return lesson, evaluate(policy.network, lesson, policy.settings, policy.scales.returns)
 
 
@@ -54,7 +54,7 @@ def test_sim_med_3_advantages_equal_the_definition(turns, discount, trace):
 
 
 def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkeypatch):
-    policy = Ppo(delayed().space, **TINY, blends=["add", "gate"], passes=3, minibatch=20, most_change=None)
+    policy = Ppo(delayed().space, **TINY, passes=3, minibatch=20, most_change=None)
     rollout = play(policy, delayed(), 8)
     sizes, step = [], torch.optim.Adam.step
     monkeypatch.setattr(torch.optim.Adam, "step", lambda *args, **kw: (sizes.append(1), step(*args, **kw))[1])
@@ -66,7 +66,7 @@ def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkey
     assert figures["largest_first_ratio"] < 1e-6
     assert figures["explained_variance"] <= 1
     heads = {name.removeprefix("entropy_") for name in figures if name.startswith("entropy_")}
-    assert heads == {"op", "slot", "blueprint", "blend", "weight"}
+    assert heads == {"op", "slot", "blueprint", "weight"}
     decisions = [turn.action.op for episode in rollout.trajectories for turn in episode.turns]
     for op in Op:
         assert figures[f"share_{op.value}"] == decisions.count(op) / 80

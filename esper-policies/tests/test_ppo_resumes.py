@@ -19,7 +19,7 @@ def same(first, second):
     return same_state(written_and_read(first.state_dict()), written_and_read(second.state_dict()))
 
 
-@pytest.mark.parametrize("ways", [{}, {"together": 3, "decide_every": 2, "speeds": [0, 3], "blends": ["add", "gate"]}])
+@pytest.mark.parametrize("ways", [{}, {"together": 3, "decide_every": 2, "speed": 3}])
 def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupted_one(ways):
     game = delayed()
     stays = Ppo(game.space, **TINY, **ways)

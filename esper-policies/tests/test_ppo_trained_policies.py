@@ -23,7 +23,7 @@ TINY = {"width": 8, "together": 4, "passes": 2, "minibatch": 16, "learning_rate"
 def trained(tmp_path_factory):
     """A policy that has learnt the delayed game for two rounds, saved in the folder ``trained.settings.save``."""
     game = delayed()
-    policy = Ppo(game.space, **TINY, speeds=[2, 5], save=str(tmp_path_factory.mktemp("trained") / "kept"))
+    policy = Ppo(game.space, **TINY, speed=2, save=str(tmp_path_factory.mktemp("trained") / "kept"))
     learn(policy, game, 2, 4)
     return policy
 
@@ -58,9 +58,9 @@ def test_it_is_saved_as_safetensors_and_json(folder):
 
 def test_a_loaded_policy_decides_as_the_trained_one(folder, trained):
     game = delayed()
-    judge = Ppo(game.space, **TINY, speeds=[2, 5], learn=False)
+    judge = Ppo(game.space, **TINY, speed=2, learn=False)
     judge.load_state_dict(trained.state_dict())
-    loaded = Ppo(game.space, load=str(folder), speeds=[2, 5], learn=False, together=4)
+    loaded = Ppo(game.space, load=str(folder), speed=2, learn=False, together=4)
     assert actions(loaded, game) == actions(judge, game)
     assert loaded.scales.state_dict().plain == trained.scales.state_dict().plain
     assert alike(loaded, trained)
@@ -78,9 +78,9 @@ def test_an_invalid_save_folder_is_refused_before_training(name, tmp_path):
 
 def test_settings_that_differ_from_training_are_reported(folder, caplog):
     with caplog.at_level(logging.WARNING, logger="esper"):
-        Ppo(delayed().space, load=str(folder), speeds=[2, 5])
+        Ppo(delayed().space, load=str(folder), speed=2)
         assert caplog.messages == []
-        Ppo(delayed().space, load=str(folder), speeds=[2, 5], decide_every=3, last=0.5)
+        Ppo(delayed().space, load=str(folder), speed=2, decide_every=3, last=0.5)
     assert caplog.messages == [
         "ppo: the loaded policy was trained with decide_every: 1, but the configuration has 3",
         "ppo: the loaded policy was trained with last: 1.0, but the configuration has 0.5",
@@ -89,17 +89,17 @@ def test_settings_that_differ_from_training_are_reported(folder, caplog):
 
 def test_the_size_of_the_trained_network_is_kept(folder, tmp_path):
     game, again = delayed(), str(tmp_path / "again")
-    loaded = Ppo(game.space, load=str(folder), speeds=[2, 5], width=32, memory=False, names=3, together=4, save=again)
+    loaded = Ppo(game.space, load=str(folder), speed=2, width=32, memory=False, names=3, together=4, save=again)
     assert loaded.network.width == 8
     assert loaded.network.memory is not None
     learn(loaded, game, 1, 4)
-    twice = Ppo(game.space, load=again, speeds=[2, 5], learn=False, together=4)
+    twice = Ppo(game.space, load=again, speed=2, learn=False, together=4)
     assert alike(twice, loaded)
 
 
 def refused(folder, **settings):
     with pytest.raises(SettingError) as caught:
-        Ppo(delayed().space, load=str(folder), **{"speeds": [2, 5], **settings})
+        Ppo(delayed().space, load=str(folder), **settings)
     return str(caught.value)
 
 
@@ -163,13 +163,6 @@ def test_incomplete_tensors_and_other_shapes_are_refused_as_damaged(folder):
         for other in ({}, {name: torch.zeros(2, 3)}, {name: torch.full_like(tensors[name], float("nan"))}):
             save_file({key: tensor for key, tensor in tensors.items() if key != name} | other, folder / NUMBERS)
             assert "it is damaged" in refused(folder)
-
-
-@pytest.mark.parametrize("options", [{"blends": ["add", "gate"]}, {"speeds": [1, 2, 3]}, {"speeds": [7, 9]}])
-def test_options_that_do_not_fit_are_refused_with_both(folder, options):
-    message = refused(folder, **options)
-    assert "trained to choose among {'speed': [" in message
-    assert "as in its training" in message
 
 
 def heeded(rounds, **figures):

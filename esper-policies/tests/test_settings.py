@@ -42,7 +42,7 @@ def schedule(space, plan):
         ),
         (Ppo, {"width": 3}, ("width",)),
         (Ppo, {"learning_rate": 0.0}, ("learning_rate",)),
-        (Ppo, {"targets": [1.5]}, ("targets", 0)),
+        (Ppo, {"speed": -1}, ("speed",)),
         (Ppo, {"discount": 1.01}, ("discount",)),
     ],
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_policies.ppo.encoding import Batch, Decision, EpisodeDecisions, Scales, Seen
-    from esper_policies.ppo.policy_network import Options, PolicyNetwork
+    from esper_policies.ppo.policy_network import PolicyNetwork
     from esper_policies.ppo.settings import PpoSettings
 
 
@@ -211,7 +211,6 @@ def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
 def lesson_of(
     episodes: Sequence[EpisodeDecisions],
     numbers: Callable[[Seen, int], Sequence[int]],
-    options: Options,
     scales: Scales,
 ) -> Lesson:
     """Return the lesson of some episodes. numbers: name indices of rows, given the environment."""
@@ -226,26 +225,20 @@ def lesson_of(
     named = [numbers(decision.seen, environment) for decision, environment in rows]
     return Lesson(
         batch=scales.scaled(batch_of(seen, named)),
-        chosen=_chosen([decision for decision, _ in rows], options),
+        chosen=_chosen([decision for decision, _ in rows]),
         is_decision=torch.tensor([[n < len(episode.decisions) for n in range(steps)] for episode in episodes]),
         rewards=[[decision.reward for decision in episode.decisions] for episode in episodes],
     )
 
 
-def _chosen(decisions: Sequence[Decision], options: Options) -> Chosen:
+def _chosen(decisions: Sequence[Decision]) -> Chosen:
     """Return the decisions as indices."""
-    indices: list[tuple[int, int, dict[str, int]]] = []
-    for decision in decisions:
-        candidate, details = decision.seen.find(decision.action), options.numbers(decision.action)
-        if candidate < 0 or details is None:
-            indices.append((OPS.index(WAIT.op), 0, dict.fromkeys(options.heads, 0)))
-        else:
-            indices.append((OPS.index(decision.action.op), candidate, details))
-    return Chosen(
-        torch.tensor([op for op, _, _ in indices]),
-        torch.tensor([candidate for _, candidate, _ in indices]),
-        {head: torch.tensor([details[head] for _, _, details in indices]) for head in options.heads},
-    )
+    candidates = [decision.seen.find(decision.action) for decision in decisions]
+    ops = [
+        OPS.index(WAIT.op if candidate < 0 else decision.action.op)
+        for decision, candidate in zip(decisions, candidates, strict=True)
+    ]
+    return Chosen(torch.tensor(ops), torch.tensor([max(0, candidate) for candidate in candidates]))
 
 
 PATIENCE: Final = 5

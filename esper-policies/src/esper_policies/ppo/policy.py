@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import WAIT, Action, State
+from esper_core.leyline import ARGUMENTS, WAIT, Action, State
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
 from esper_policies.ppo.learning import Diagnosis, evaluate, learn, lesson_of
-from esper_policies.ppo.policy_network import Chances, Chosen, Options, PolicyNetwork
+from esper_policies.ppo.policy_network import Chances, Chosen, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
 from esper_policies.ppo.trained_policies import (
     TrainedPolicy,
@@ -69,13 +69,12 @@ class Ppo:
         self.space = space
         self.settings = checked = PpoSettings.model_validate(settings)
         self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise, checked.one_at_a_time)
-        self.options = Options.of(checked.blends, checked.speeds, checked.curves, checked.targets)
         self.scales = Scales()
         self.diagnosis = Diagnosis()
         self.round = 0
         if checked.save:
             check_save_folder(checked.save)
-        trained = load_trained(checked.load, self.options) if checked.load else None
+        trained = load_trained(checked.load) if checked.load else None
         self._names = list(trained.names) if trained else []
         with damage_reported(checked.load):
             self.network = self._built(trained)
@@ -183,8 +182,9 @@ class Ppo:
             for row, (environment, state) in enumerate(zip(environments, seen, strict=True)):
                 self._memories[environment].levels = state.levels
                 action = state.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
-                details = {head: int(choice[row]) for head, choice in chosen.details.items()}
-                actions.append(self.options.with_options(action, details))
+                actions.append(
+                    replace(action, speed=self.settings.speed) if "speed" in ARGUMENTS[action.op] else action
+                )
         return actions
 
     def _chosen(self, environments: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
@@ -211,7 +211,7 @@ class Ppo:
     def _learnt(self, episodes: Sequence[EpisodeDecisions], round_: int) -> dict[str, float]:
         settings = self.settings
         self._rescale(episodes)
-        lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
+        lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.scales)
         worth = evaluate(self.network, lesson, settings, self.scales.returns)
         gone = min(1.0, round_ / settings.entropy_rounds)
         entropy = settings.entropy + (settings.entropy_end - settings.entropy) * gone
@@ -256,9 +256,9 @@ class Ppo:
         }
         return [0 if blueprint in left_out else numbers.get(blueprint, 0) for _, blueprint in seen.candidates]
 
-    def _luck(self, environment: int, step: int) -> list[float]:
-        key_parts = (self.settings.seed, self.round, environment, step)
-        return [_number(*key_parts, head) / 2**BITS for head in ("what", *self.network.heads)]
+    def _luck(self, environment: int, step: int) -> float:
+        luck: float = _number(self.settings.seed, self.round, environment, step, "what") / 2**BITS
+        return luck
 
     def _get_to_know(self, blueprints: Any) -> None:
         for blueprint in blueprints:
@@ -269,9 +269,7 @@ class Ppo:
         settings = self.settings if trained is None else PpoSettings.model_validate(trained.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_number(self.settings.seed, "weights") >> 1)
-            network = PolicyNetwork(
-                width=settings.width, names=settings.names, memory=settings.memory, heads=self.options.heads
-            )
+            network = PolicyNetwork(width=settings.width, names=settings.names, memory=settings.memory)
         if trained:
             network.load_state_dict(trained.tensors("network"))
         return network

@@ -1,30 +1,26 @@
-"""The network, the distribution over decisions that its scores define, and the options of actions.
+"""The network, and the distribution over decisions that its scores define.
 
 The network encodes each row separately, pools all rows, and scores each row with the pooled features. It has as many
 inputs as a row has columns, whatever the number of slots and blueprints. A known blueprint is described by its columns
 and by a name embedding; the name is dropped at random in training, so that the columns suffice for a blueprint absent
 from training. It has about 100,000 weights.
 
-A decision is an op, then a slot, then a blueprint, then options, each given the choices before. The probability of an
-op includes the soft maximum of its candidates, so it does not grow with their number. Heads that an op does not use
-contribute neither to log-probabilities nor to entropies.
+A decision is an op, then a slot, then a blueprint, each given the choices before. The probability of an op includes the
+soft maximum of its candidates, so it does not grow with their number.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
 
-from esper_core.leyline import ARGUMENTS, Action, Blend, Curve
 from esper_policies.observations import CANDIDATE_COLUMNS, SLOT_COLUMNS
 from esper_policies.ppo.encoding import OPS, WHOLE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from esper_policies.ppo.encoding import Batch
 
 
@@ -34,34 +30,30 @@ NEVER = -1e9
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The network's outputs for B environments: scores of ops, of candidates and of options, and values.
+    """The network's outputs for B environments: scores of ops and of candidates, and values.
 
-    ops: (B, ops). candidates: (B, ops without WAIT, C). details: for each head (B, options). value: (B,).
+    ops: (B, ops). candidates: (B, ops without WAIT, C). value: (B,).
     """
 
     ops: Tensor
     candidates: Tensor
-    details: Mapping[str, Tensor]
     value: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Decisions as indices: op (B,), candidate (B,) or 0 if there is none, and the option of each head."""
+    """Decisions as indices: op (B,), and candidate (B,) or 0 if there is none."""
 
     op: Tensor
     candidate: Tensor
-    details: Mapping[str, Tensor]
 
     def at(self, index: Tensor) -> Chosen:
         """Return some of the decisions."""
-        return Chosen(
-            self.op[index], self.candidate[index], {head: choice[index] for head, choice in self.details.items()}
-        )
+        return Chosen(self.op[index], self.candidate[index])
 
 
 class Chances:
-    """The distribution over decisions: op, then slot, then blueprint, then options.
+    """The distribution over decisions: op, then slot, then blueprint.
 
     scores: of the network. legal: (B, ops without WAIT, C). home: (B, C) the slot of each candidate.
     ``ops`` (B, ops), ``slots`` (B, ops − 1, C) and ``blueprints`` (B, ops − 1, C) are logarithms: of the op, of the
@@ -84,7 +76,6 @@ class Chances:
         self.slots = of_slot.gather(2, whose)
         normaliser = torch.logsumexp(masked[:, :, None].masked_fill(within == 0.0, NEVER), 3)
         self.blueprints = (masked - normaliser.gather(2, whose)).masked_fill(~legal, NEVER)
-        self.details = {head: torch.log_softmax(logits, 1) for head, logits in scores.details.items()}
 
     @property
     def joint(self) -> Tensor:
@@ -93,14 +84,10 @@ class Chances:
         return torch.cat([self.ops[:, :1], of_blueprint.flatten(1)], 1)
 
     def log_chance(self, chosen: Chosen) -> Tensor:
-        """Return the log-probability of each decision, over the heads that its op uses."""
+        """Return the log-probability of each decision."""
         index = (chosen.op - 1).clamp(min=0) * self.legal.shape[2] + chosen.candidate + 1
         index = torch.where(chosen.op == 0, 0, index)
-        total = self.joint.gather(1, index[:, None])[:, 0]
-        for head, chances in self.details.items():
-            chosen_chance = chances.gather(1, chosen.details[head][:, None])[:, 0]
-            total = total + torch.where(reads(head, chosen.op), chosen_chance, 0.0)
-        return total
+        return self.joint.gather(1, index[:, None])[:, 0]
 
     def entropies(self) -> dict[str, Tensor]:
         """Return the expected entropy of each head in nats; they add up to the entropy of the whole decision."""
@@ -108,41 +95,25 @@ class Chances:
         of_candidate = torch.where(self.legal, (self.slots + self.blueprints).exp(), 0.0)
         slots = -(of_candidate * torch.where(self.legal, self.slots, 0.0)).sum(2)
         blueprints = -(of_candidate * torch.where(self.legal, self.blueprints, 0.0)).sum(2)
-        by_head = {
+        return {
             "op": -(ops * self.ops.clamp(min=NEVER)).sum(1),
             "slot": (ops[:, 1:] * slots).sum(1),
             "blueprint": (ops[:, 1:] * blueprints).sum(1),
         }
-        for head, chances in self.details.items():
-            read = torch.tensor([head in ARGUMENTS[op] for op in OPS], device=ops.device)
-            by_head[head] = (ops * read).sum(1) * -(chances.exp() * chances).sum(1)
-        return by_head
 
     def drawn(self, luck: Tensor) -> Chosen:
-        """Draw a decision for each environment from ``luck``, (B, 1 + heads) numbers in [0, 1)."""
-        return self._parted(_quantile(self.joint, luck[:, 0]), lambda chances, n: _quantile(chances, luck[:, 1 + n]))
+        """Draw a decision for each environment from ``luck``, (B,) numbers in [0, 1)."""
+        return self._parted(_quantile(self.joint, luck))
 
     def best(self) -> Chosen:
         """Return the likeliest decision of each environment."""
-        return self._parted(self.joint.argmax(1), lambda chances, n: chances.argmax(1))
+        return self._parted(self.joint.argmax(1))
 
-    def _parted(self, joint: Tensor, choose: _Choose) -> Chosen:
+    def _parted(self, joint: Tensor) -> Chosen:
         wide = max(1, self.legal.shape[2])
         op = torch.where(joint == 0, 0, (joint - 1).div(wide, rounding_mode="floor") + 1)
         candidate = torch.where(joint == 0, 0, (joint - 1) % wide)
-        details = {head: choose(chances, n) for n, (head, chances) in enumerate(self.details.items())}
-        return Chosen(op, candidate, details)
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Choose = Callable[[Tensor, int], Tensor]
-
-
-def reads(head: str, op: Tensor) -> Tensor:
-    """Return whether each op uses the option of this head."""
-    return torch.tensor([head in ARGUMENTS[op_] for op_ in OPS], device=op.device)[op]
+        return Chosen(op, candidate)
 
 
 def _soft_best(scores: Tensor, present: Tensor) -> Tensor:
@@ -169,13 +140,10 @@ class PolicyNetwork(nn.Module):
     """A network that scores candidates and values states for batches of environments.
 
     width: width of its layers. pointer: width of the layer that scores candidates. names: most blueprints known by
-    name. memory: whether a GRU remembers earlier decisions of the episode. heads: number of options of each further
-    head.
+    name. memory: whether a GRU remembers earlier decisions of the episode.
     """
 
-    def __init__(
-        self, *, width: int = 64, pointer: int = 48, names: int = 64, memory: bool = True, heads: Mapping[str, int]
-    ) -> None:
+    def __init__(self, *, width: int = 64, pointer: int = 48, names: int = 64, memory: bool = True) -> None:
         super().__init__()
         self.width = width
         self.whole = _layers(len(WHOLE_COLUMNS), width)
@@ -189,10 +157,9 @@ class PolicyNetwork(nn.Module):
         self.answers = nn.Sequential(_linear(2 * width, width), nn.Tanh(), _linear(width, pointer))
         self.alone = nn.Linear(width, len(OPS) - 1)
         self.value = nn.Sequential(_linear(width, width), nn.Tanh(), nn.Linear(width, 1))
-        self.heads = nn.ModuleDict({head: nn.Linear(width, options) for head, options in heads.items()})
         with torch.no_grad():
             self.names.weight.normal_(0.0, SMALL)[0].zero_()
-            for last in (self.ops, self.asks, self.alone, *self.heads.values()):
+            for last in (self.ops, self.asks, self.alone):
                 for parameter, share in zip(last.parameters(), (SMALL, 0.0), strict=True):
                     parameter.mul_(share)
 
@@ -219,8 +186,7 @@ class PolicyNetwork(nn.Module):
         asks = self.asks(state).view(len(state), len(OPS) - 1, -1)
         answers = self.answers(torch.cat([rows, state[:, None].expand_as(rows)], 2))
         candidates = asks @ answers.transpose(1, 2) / asks.shape[-1] ** 0.5 + self.alone(rows).transpose(1, 2)
-        details = {head: layer(state) for head, layer in self.heads.items()}
-        return Scores(self.ops(state), candidates, details, self.value(state)[:, 0]), memory
+        return Scores(self.ops(state), candidates, self.value(state)[:, 0]), memory
 
 
 def _layers(inputs: int, width: int) -> nn.Sequential:
@@ -246,54 +212,3 @@ def _pooled(rows: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     mean = rows.masked_fill(~mask, 0.0).sum(1) / count
     greatest = rows.masked_fill(~mask, -1.0).amax(1) if rows.shape[1] else mean
     return mean, torch.where(mask.any(1), greatest, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of each detail of an action, by the name of its field."""
-
-    blend: tuple[Blend, ...]
-    speed: tuple[int, ...]
-    curve: tuple[Curve, ...]
-    target: tuple[float, ...]
-
-    @classmethod
-    def of(
-        cls, blends: Sequence[str], speeds: Sequence[int], curves: Sequence[str], targets: Sequence[float]
-    ) -> Options:
-        """Build the options from settings."""
-        return cls(tuple(map(Blend, blends)), tuple(speeds), tuple(map(Curve, curves)), tuple(targets))
-
-    @property
-    def heads(self) -> dict[str, int]:
-        """The details with more than one option, and their number of options."""
-        return {name: len(self._of(name)) for name in ("blend", "speed", "curve", "target") if len(self._of(name)) > 1}
-
-    @property
-    def choices(self) -> dict[str, list[Any]]:
-        """The options of each detail with more than one, as JSON."""
-        return {name: [getattr(option, "value", option) for option in self._of(name)] for name in self.heads}
-
-    def with_options(self, action: Action, numbers: Mapping[str, int]) -> Action:
-        """Return the action with the chosen and the fixed details."""
-        details: dict[str, Any] = {
-            name: self._of(name)[numbers.get(name, 0)]
-            for name in ("blend", "speed", "curve", "target")
-            if name in ARGUMENTS[action.op]
-        }
-        return replace(action, **details)
-
-    def numbers(self, action: Action) -> dict[str, int] | None:
-        """Return the indices of an action's options, 0 for those its op does not use; None if it has others."""
-        indices = {}
-        for name in self.heads:
-            option = getattr(action, name)
-            if name not in ARGUMENTS[action.op]:
-                option = self._of(name)[0]
-            if option not in self._of(name):
-                return None
-            indices[name] = self._of(name).index(option)
-        return indices
-
-    def _of(self, name: str) -> tuple[Any, ...]:
-        return tuple(getattr(self, name))

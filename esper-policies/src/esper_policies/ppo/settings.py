@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pydantic import Field
 
-from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.constants import RAMP_STEPS
 from esper_policies.settings import Settings
-
-_SOME = Field(strict=False, min_length=1, max_length=32)
 
 
 class PpoSettings(Settings):
@@ -36,18 +32,7 @@ class PpoSettings(Settings):
     one_at_a_time: bool = Field(
         default=False, description="Whether nothing germinates while another seed lives, since gains would be unknown."
     )
-    blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
-        default=("add",), description="Blend operators to choose from."
-    )
-    speeds: Annotated[tuple[Annotated[int, Field(ge=0, le=100_000)], ...], _SOME] = Field(
-        default=(RAMP_STEPS,), description="Decision steps from alpha to its target, to choose from."
-    )
-    curves: Annotated[tuple[Literal["linear", "cosine", "sigmoid"], ...], _SOME] = Field(
-        default=("linear",), description="Curves of alpha to choose from."
-    )
-    targets: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], _SOME] = Field(
-        default=(FULL,), description="Targets of alpha to choose from; a seed can be fossilised only at 1."
-    )
+    speed: int = Field(default=RAMP_STEPS, ge=0, le=100_000, description="Decision steps from alpha to its target.")
     width: int = Field(default=64, ge=4, le=1024, description="Width of the network's layers.")
     memory: bool = Field(default=True, description="Whether a GRU remembers earlier decisions of the episode.")
     names: int = Field(

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from esper_policies.ppo.policy_network import Options
     from esper_policies.ppo.settings import PpoSettings
 
 
@@ -36,7 +35,7 @@ FORMAT: Final = 1
 NUMBERS: Final = "gardener.safetensors"
 WORDS: Final = "gardener.json"
 
-COMPARED_SETTINGS: Final = ("decide_every", "last", "speeds")
+COMPARED_SETTINGS: Final = ("decide_every", "last", "speed")
 """Settings that should have the values of the training."""
 
 _DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
@@ -101,7 +100,7 @@ def check_save_folder(folder: str) -> None:
         raise SettingError(at, message, "Name an existing folder, or one that can be created.")
 
 
-def load_trained(name: str, options: Options) -> TrainedPolicy:
+def load_trained(name: str) -> TrainedPolicy:
     """Load the policy in a folder. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
     with damage_reported(name):
@@ -117,15 +116,9 @@ def load_trained(name: str, options: Options) -> TrainedPolicy:
             numbers=tensors, **{part: _of_kind(description[part], kind, part) for part, kind in _KINDS.items()}
         )
         columns, schema, form = description["columns"], description["schema"], description["format"]
-        trained = {head: list(policy.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
         problem = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
         raise _refused(name, problem, "Train it again with this version.")
-    heads = {head: choices for head, choices in trained.items() if len(choices) > 1}
-    if heads != options.choices:
-        listed = options.choices or "none"
-        problem = f"it was trained to choose among {heads or 'no options'}, but these settings list {listed}"
-        raise _refused(name, problem, "Set blends, speeds, curves and targets as in its training.")
     return policy
 
 

@@ -25,13 +25,20 @@ if TYPE_CHECKING:
 GROWN_FILE: Final = "esper_grown.safetensors"
 """What grew, beside the adapters."""
 
-_CONFIGURATION: Final = "adapter_config.json"
+ADAPTER_CONFIGURATION: Final = "adapter_config.json"
+"""Name of PEFT's file beside adapters, in the folder or in one for each of them."""
+
 _MARK: Final = "for_esper_grow.load"
 """Key in PEFT's configuration: what to call is all that PEFT reports of a key that it does not know."""
 
 _SAVE: Final = "save_pretrained"
 _MERGING: Final = ("merge_and_unload", "unload")
 """Methods of PEFT that replace layers with adapters, and would lose what grew behind these."""
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether PEFT has put adapters into a model."""
+    return hasattr(model, "peft_config")
 
 
 def keep_growth_with_adapters(model: nn.Module) -> None:
@@ -72,7 +79,7 @@ def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, 
     """Save a model as its class does, and what grew in it if that wrote adapters alone."""
     saved = getattr(type(module), _SAVE)(module, save_directory, *arguments, **options)
     folder = Path(save_directory)
-    configurations = [*folder.rglob(_CONFIGURATION)]
+    configurations = [*folder.rglob(ADAPTER_CONFIGURATION)]
     grown = Host.split_state(module.state_dict())[1]
     if not configurations:
         return saved

@@ -1,6 +1,7 @@
 """Growing in the real Trainer of Hugging Face: the host stays as it was, checkpoints carry the growth."""
 
 import logging
+import pickle
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 import esper_grow as esper
 from esper_core import EsperError
 from esper_core.growth import slots_of
+from esper_grow.integrations.attachment import resume_needs_the_callback_grow
 from tests.support.core_worlds import same
 from tests.support.loops import planned
 
@@ -54,10 +56,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def fit(
         epochs: int, grow: dict[str, Any] | None = None, *, folder: Path | None = None, resume: Any = None,
-        frozen: bool = False, **more: Any,
+        frozen: bool = False, adapters: bool = False, **more: Any,
     ) -> SimpleNamespace:  # fmt: skip
         torch.manual_seed(3)
         model = transformers.BertForSequenceClassification(config).requires_grad_(not frozen)
+        if adapters:
+            peft = pytest.importorskip("peft")
+            model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"], r=2, task_type="SEQ_CLS"))
         settings = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
         arguments = transformers.TrainingArguments(
             str(folder or tmp_path / "plain"), num_train_epochs=epochs, **settings
@@ -184,12 +189,26 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
     assert "_esper" not in caplog.text
     world.kind.from_pretrained(checkpoint.path)
     assert "_esper.for_esper_grow.load" in caplog.text
-    caplog.clear()
-    world.fit(7, folder=tmp_path / "without", resume=str(checkpoint.path))  # the callback is forgotten
-    assert caplog.text.count("_esper.for_esper_grow.load") == 1
     assert len(slots_of(from_pretrained(world.kind, checkpoint.first)).named(SLOT).nursery) == 1
     again = esper.load(world.kind(world.config), checkpoint.run.model.state_dict())
     assert same(again.state_dict(), grown.state_dict())
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_no_training_resumes_without_what_grew(world, tmp_path, adapters):
+    slot = f"base_model.model.{SLOT}" if adapters else SLOT
+    grow = {**planned(slot, blueprint="mlp", keep=4), "slots": [slot]}
+    run = world.fit(6, grow, folder=tmp_path / "run", adapters=adapters, save_strategy="epoch")
+    path = tmp_path / "run" / "checkpoint-24"
+    as_torch_advises = torch.serialization.safe_globals([resume_needs_the_callback_grow])
+    with as_torch_advises, pytest.raises(EsperError, match=r"E362 .*no state of Grow"):
+        world.fit(7, adapters=adapters, resume=str(path))
+    with pytest.raises(EsperError, match=r"E362 .*no state of Grow(?s:.)*resume_from_checkpoint=folder"):
+        world.fit(7, grow, folder=tmp_path / "other", adapters=adapters, resume=str(path))
+    resumed = world.fit(6, grow, folder=tmp_path / "run", adapters=adapters, resume=str(path))
+    assert same(resumed.model.state_dict(), run.model.state_dict())
+    with pytest.raises(pickle.UnpicklingError, match=r"GLOBAL \S+\.resume_needs_the_callback_grow "):
+        world.fit(7, adapters=adapters, resume=str(path))  # the callback is forgotten, after trainings that had it
 
 
 def test_an_encoder_is_saved_and_loaded_with_what_grew_with_and_without_its_head(world, checkpoint, tmp_path):
@@ -205,6 +224,17 @@ def test_an_encoder_is_saved_and_loaded_with_what_grew_with_and_without_its_head
         loaded = from_pretrained(kind, folder)
         state = getattr(loaded, "bert", loaded).state_dict()
         assert same({name: state[name] for name in encoder.state_dict()}, encoder.state_dict())
+
+
+def test_the_best_adapters_are_loaded_with_what_had_grown_beside_them(world, tmp_path, caplog):
+    slot = f"base_model.model.{SLOT}"
+    grow = {**planned(slot, blueprint="mlp", keep=4), "slots": [slot]}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+    run = world.fit(6, grow, folder=tmp_path / "run", adapters=True, save_strategy="epoch", **best)
+    losses = [figures["eval_loss"] for figures in run.trainer.state.log_history if "eval_loss" in figures]
+    assert run.trainer.evaluate()["eval_loss"] == max(losses) != losses[-1]
+    assert slots_of(run.model).named(slot).seeds
+    assert "E334" not in caplog.text
 
 
 def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):

@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import logging
 import math
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch.serialization import safe_globals
 
 from esper_core.growth import Host, Network, decode_state, encode_state, graft, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
+from esper_grow.adapters import has_adapters
 from esper_grow.gardener import Gardener, Tended
 from esper_grow.network_files import load, part_of_state
 
@@ -47,6 +50,26 @@ _GROWTH_HOOK: Final = "esper_growth_hook"
 
 _PLAIN: Final = "plain"
 """Key of the plain values, as JSON, in the metadata of that file."""
+
+
+def resume_needs_the_callback_grow() -> NoReturn:
+    """Refuse to load an optimizer that trained a grown model; torch shows this name to a trainer without ``Grow``."""
+    message = "the checkpoint has a grown model, but no state of Grow to resume from"
+    hint = (
+        "Resume with the callback Grow; if it is there, pass it the folder:  Grow(…, resume_from_checkpoint=folder)\n"
+        "To use the model or grow it further, build it with  esper_grow.load  first."
+    )
+    raise GrowthError(Problem("E362", message, hint=hint))
+
+
+class GrownMark:
+    """What the saved optimizer of a grown model holds, so that it cannot be loaded without ``Grow``.
+
+    With ``weights_only=True`` torch calls no function that it was not allowed to, and names it in its error.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[], NoReturn], tuple[()]]:
+        return resume_needs_the_callback_grow, ()
 
 
 def write_state(file: Path, state: Any) -> None:
@@ -99,6 +122,18 @@ class Attachment:
         self.every = every
         self._loaded: Network | None = None
         """What a state held that was loaded into the model, without it: the Gardener has to restore it."""
+        self._has_mark = False
+        self._admission = ExitStack()
+
+    def admit_mark(self) -> None:
+        """Let torch load the optimizer of a grown model until ``begin`` or ``close``."""
+
+        def note() -> None:
+            self._has_mark = True
+
+        refusal = f"{__name__}.{resume_needs_the_callback_grow.__name__}"
+        self._admission.close()
+        self._admission.enter_context(safe_globals([(note, refusal)]))
 
     def watch(self, model: nn.Module) -> None:
         """Let states of a grown model be loaded into ``model``; a later attachment takes the place of this one."""
@@ -125,6 +160,7 @@ class Attachment:
         Raises:
             GrowthError: The checkpoint holds a grown model, and there is no state of a Gardener (E362).
         """
+        self._admission.close()
         if state is None:
             self.refuse_loss()
         settings = {"steps": steps, "clip_norm": clip_norm, **self._settings}
@@ -135,14 +171,12 @@ class Attachment:
         self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
         if state is not None:
             self.gardener.load_state_dict(state)
-        self.expects_state, self._loaded = False, None
+        self.expects_state, self._loaded, self._has_mark = False, None, False
 
     def refuse_loss(self) -> None:
         """Raise GrowthError if grown parts were removed from a state, and no Gardener has restored them (E362)."""
-        if self._loaded is not None:
-            message = "the checkpoint has a grown model, but no state of Grow to resume from"
-            hint = "To use it or grow it further, build it with  esper_grow.load(model, state_dict)  first."
-            raise GrowthError(Problem("E362", message, hint=hint))
+        if self._loaded is not None or self._has_mark:
+            resume_needs_the_callback_grow()
 
     def step(self, batch: Any, *, epoch_ended: bool) -> Tended | None:
         """Pass a batch on which the loop has trained; return what ``tend`` says, if it was time for it."""
@@ -161,6 +195,7 @@ class Attachment:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the Gardener, if there is one; ``error`` ended the loop."""
+        self._admission.close()
         if self.gardener is not None:
             self.gardener.__exit__(None if error is None else type(error), error, None)
 
@@ -228,11 +263,14 @@ class GrowthHook:
         if attachment is None:
             return
         if attachment.expects_state:
+            attachment.admit_mark()  # the library loads the model before the optimizer
             if Host(module).is_grafted:
                 ungraft(module, discard=True)
             attachment._loaded = Network.in_state(part_of_state(prefix, state)) or attachment._loaded
             for key in Host.split_state(state, prefix)[1]:
                 del state[key]  # the library loads this very dictionary
+        elif has_adapters(module) and Network.in_state(state) is None:
+            pass  # PEFT loads adapters alone, and what grew is in a file beside them
         elif not prefix and (attachment.gardener is None or attachment.gardener.model is module):
             attachment.close()
             grow_as(module, state)

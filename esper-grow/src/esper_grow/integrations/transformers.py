@@ -17,14 +17,15 @@ from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
-from esper_core.growth import Example, Host
+from esper_core.growth import Example, Host, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_grow.adapters import GROWN_FILE
+from esper_grow.adapters import GROWN_FILE, has_adapters
 from esper_grow.gardener.borrowed_optimizers import grown_parameters, unwrapped
 from esper_grow.gardener.validation import first_batch
 from esper_grow.integrations.attachment import (
     BEST_LOSS,
     STATE_FILE,
+    GrownMark,
     GrowsModel,
     grow_as,
     model_loss,
@@ -157,18 +158,33 @@ class Grow(GrowsModel, TrainerCallback):
         self._attachment.refuse_loss()
 
     def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any], **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any],
+        model: nn.Module,
+        **_: Any,
     ) -> None:
         """Add the metric for early stopping to those of an evaluation; an event of the Trainer."""
+        if "train_runtime" in logs and _best_adapters(args, state, model) and Host(model).is_grafted:
+            # The last event before the Trainer loads the adapters of its best checkpoint, which had grown otherwise.
+            self._attachment.close()
+            ungraft(model, discard=True)
         if self.gardener is not None and any(name.startswith("eval_") for name in logs):
             # The Trainer's own dictionary, which callbacks and the choice of the best checkpoint see afterwards.
             logs[f"eval_{BEST_LOSS}"] = state.log_history[-1][f"eval_{BEST_LOSS}"] = self.gardener.best_loss
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
         """End the Gardener; an event of the Trainer."""
         for handle in self._handles:
             handle.remove()
         self._attachment.close()
+        best = _best_adapters(args, state, model)
+        if best and Path(best, GROWN_FILE).is_file():
+            load(model, best)
 
     def _held_out(self, args: TrainingArguments, train: Any) -> Iterable[Any]:
         """Return the batches to measure gains with; examples are collated as those of ``train``."""
@@ -244,6 +260,12 @@ def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
     return model
 
 
+def _best_adapters(args: TrainingArguments, state: TrainerState, model: nn.Module) -> str | None:
+    """Return the folder from which the Trainer loads a model's adapters at the end, without what grew beside them."""
+    best: str | None = state.best_model_checkpoint
+    return best if args.load_best_model_at_end and best and Path(best).is_dir() and has_adapters(model) else None
+
+
 class _Batches:
     """Batches on the device of the model."""
 
@@ -266,6 +288,8 @@ class _HostState:
     def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         grown = {id(parameter) for _, parameter in grown_parameters(self._model)}
         host_state = {**state, "state": dict(state["state"]), "param_groups": []}
+        if grown:
+            host_state["esper"] = GrownMark()
         for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
             places = list(zip(group["params"], saved["params"], strict=True))
             host_state["param_groups"].append(

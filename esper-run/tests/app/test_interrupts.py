@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,6 +128,18 @@ def test_the_step_is_given_up_when_its_grace_has_passed() -> None:
         with pytest.raises(Interrupted, match=r"the current step did not end within 0\.01 seconds") as caught:
             signals.raise_if_expired()
     assert caught.value.status == 143
+
+
+def test_a_component_that_closes_the_files_of_the_process_hides_no_error(monkeypatch) -> None:
+    """As ``os.closerange`` does: what the run raises then is reported, and not what its handler meets."""
+    ends, pair, failed = [], socket.socketpair, []
+    monkeypatch.setattr(socket, "socketpair", lambda: ends.extend(pair()) or tuple(ends))
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    with pytest.raises(ZeroDivisionError), handled_signals(RUN):
+        for end in ends:
+            os.close(end.fileno())
+        raise ZeroDivisionError
+    assert failed == []
 
 
 def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch):

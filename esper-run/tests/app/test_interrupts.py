@@ -135,10 +135,15 @@ def test_a_component_that_closes_the_files_of_the_process_hides_no_error(monkeyp
     ends, pair, failed = [], socket.socketpair, []
     monkeypatch.setattr(socket, "socketpair", lambda: ends.extend(pair()) or tuple(ends))
     monkeypatch.setattr(threading, "excepthook", failed.append)
-    with pytest.raises(ZeroDivisionError), handled_signals(RUN):
-        for end in ends:
-            os.close(end.fileno())
-        raise ZeroDivisionError
+
+    def close_and_fail() -> None:
+        with handled_signals(RUN):
+            for end in ends:
+                os.close(end.fileno())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        close_and_fail()
     assert failed == []
 
 

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from esper_core.leyline.events import SeedLost
+from esper_run.app.lost_seeds import SeedLosses
+
 PLUGIN = """
 from torch import nn
 
@@ -83,6 +86,24 @@ def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
     assert answer.err.count("E320 a seed of local file ") == 1
     if "--json" not in options:
         assert "Lost 1 of 2 seeds of bad/late" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("what", "is_hopeless"),
+    [
+        ("raised ValueError: no", True),
+        ("did not return", True),
+        ("was stopped", True),
+        ("ended the process by SIGSEGV", True),
+        ("ended the process with code 0", True),
+        ("made the training loss nan", False),
+    ],
+)
+def test_a_blueprint_is_hopeless_whose_every_seed_raised_hung_or_crashed(what, is_hopeless):
+    losses = SeedLosses()
+    place = {"round": 0, "arm": "heuristic", "seed": 0, "step": 1, "slot": "early"}
+    losses.hear(SeedLost(**place, blueprint="bad", package="bad 1.0", what=what, withdrawn=False))
+    assert [lost.is_hopeless for lost in losses.counted()] == [is_hopeless]
 
 
 def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(esper, tmp_path):

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
-_RAISED: Final = re.compile(r'(?:^|" )raised ')
-"""How the fault of a seed reads whose own code raised. Others, such as a loss that overflows, may not be its fault."""
+_BY_ITS_CODE: Final = re.compile(r'(?:^|" )raised |^(?:did not return|was stopped|ended the process)')
+"""How the fault of a seed reads whose own code raised, hung or crashed its worker.
+
+Others, such as a loss that overflows, may not be its fault.
+"""
 
 
 @dataclass(slots=True)
@@ -33,12 +36,13 @@ class LostBlueprint:
     what: str
     lost: int = 0
     tried: int = 0
-    raised: int = 0
+    failed: int = 0
+    """How many were lost because their own code raised, hung or crashed."""
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether every seed of the blueprint raised."""
-        return self.raised == self.lost == self.tried
+        """Whether every seed of the blueprint raised, hung or crashed."""
+        return self.failed == self.lost == self.tried
 
     def __str__(self) -> str:
         return lost_text(self.blueprint, self.package, self.what, self.lost, self.tried)
@@ -65,7 +69,7 @@ class SeedLosses:
                 event.blueprint, LostBlueprint(event.blueprint, event.package, event.what)
             )
             lost.lost += 1
-            lost.raised += _RAISED.search(event.what) is not None
+            lost.failed += _BY_ITS_CODE.search(event.what) is not None
             where = f"arm {event.arm}, RNG seed {event.seed}, step {event.step}, slot {event.slot}"
             log.info("a seed is lost (%s): the seed %s", where, event.what)
             if is_new:
@@ -83,7 +87,7 @@ class SeedLosses:
 
 
 def hopeless_problems(lost: Sequence[LostBlueprint]) -> Iterator[Problem]:
-    """Yield a problem for each blueprint of which every seed raised."""
+    """Yield a problem for each blueprint of which every seed raised, hung or crashed."""
     for record in lost:
         if record.is_hopeless:
             hint = "The other results stand. Test the blueprint:  esper plugins check"

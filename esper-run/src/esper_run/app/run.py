@@ -100,7 +100,7 @@ class Outcome:
 
     @property
     def problems(self) -> list[Problem]:
-        """What was wrong although the run is done: a problem for each blueprint whose every seed raised."""
+        """What was wrong although the run is done: a problem for each blueprint of which no seed survived."""
         return list(hopeless_problems(self.lost_seeds))
 
     @property

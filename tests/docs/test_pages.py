@@ -14,8 +14,9 @@ import yaml
 
 import esper_core
 from benchmarks.science import probes
-from esper_core.leyline import Stage
+from esper_core.leyline import Metric, Stage
 from esper_policies import observations
+from esper_run import formats
 from esper_watch.history import SeedLife, Step
 from tests.docs import test_how_to as how_to
 from tests.end_to_end.conftest import SMALL
@@ -47,6 +48,24 @@ def test_prose_has_a_true_minus_and_durations_as_they_are_printed():
     stray = r"(?<![\w\]`-])-\d|\b\d+ m(?:in)? ?\d+ ?sec|\b\d+(?:sec|mins)\b"
     strays = {page.name: re.findall(stray, prose_of(page)) for page in pages if page.name != "events.md"}
     assert {name: hits for name, hits in strays.items() if hits} == {}
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        *map(formats.format_seconds, (0.00021, 0.032, 56.7, 116, 7322.0)),
+        *(formats.format_percent(0.8197), formats.format_flops(1.9432e12), formats.format_rate(3.456)),
+        formats.format_difference_interval(Metric("accuracy", unit="%"), -0.021, 0.098),
+        *("12" + formats.NO_BREAK + unit for unit in ("%", "×", "MiB", "kB", "nats", "ms")),
+    ],
+)
+def test_pages_keep_numbers_and_units_together_as_the_terminal_does(shown):
+    hook = run_path(str(DOCS / "no_break.py"))
+    typed = f"<p>It is {formats.plain(shown)}.</p>"
+    assert hook["on_page_content"](typed, page=None) == f"<p>It is {shown}.</p>"
+    for code in (f"<code>{formats.plain(shown)}</code>", f'<img alt="{formats.plain(shown)}">'):
+        assert hook["on_page_content"](code) == code
+    assert yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["hooks"] == ["docs/no_break.py"]
 
 
 def test_every_page_is_in_the_navigation():

@@ -69,7 +69,7 @@ def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():
 def test_an_adapter_is_refused_where_its_module_gets_no_features():
     with pytest.raises(GrowthError, match=r'"t/b" cannot grow in slot "here": it is an adapter') as caught:
         make_garden(host(nn.Identity()), Variety("t/b", SPEC, Adapter))
-    assert caught.value.problems[0].code == "E303"
+    assert caught.value.problems[0].code == "E305"
 
 
 def test_a_grown_adapter_is_rebuilt_from_its_state_dict():

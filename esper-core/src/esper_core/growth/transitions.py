@@ -19,7 +19,7 @@ from esper_core.growth.seeds import Presence
 from esper_core.growth.slots import slots_of
 from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
 from esper_core.leyline.constants import FULL
-from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
+from esper_core.leyline.errors import GraftError, GrowthError, LifecycleError, Problem, suggestion
 from esper_core.leyline.lifecycle import SeedEvent, SlotState, Stage, may
 
 if TYPE_CHECKING:
@@ -192,13 +192,11 @@ class Rules:
 
 
 def require_fitting(slot: Slot, varieties: Sequence[Variety]) -> None:
-    """Raise a GrowthError if none of the blueprints fits the kind of the slot; a slot without data fits all."""
+    """Raise GraftError (E305) if none of the blueprints fits the kind of the slot; a slot without data fits all."""
     if not varieties or slot.site is None or any(variety.spec.misfit(slot.site) is None for variety in varieties):
         return
     first = varieties[0]
-    raise GrowthError(
-        Problem("E303", f'"{first.id}" cannot grow in slot "{slot.name}": {first.spec.misfit(slot.site)}')
-    )
+    raise GraftError(Problem("E305", f'"{first.id}" cannot grow in slot "{slot.name}": {first.spec.misfit(slot.site)}'))
 
 
 @contextmanager

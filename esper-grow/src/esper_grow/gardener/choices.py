@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from esper_core.growth import Variety
-from esper_core.leyline.errors import GrowthError, PluginError, Problem, suggestion
+from esper_core.leyline.errors import GraftError, GrowthError, PluginError, Problem, suggestion
 from esper_core.plugins import attributed_to
 from esper_core.trainer import Arm
 
@@ -30,7 +30,8 @@ def blueprints_of(
 
     Raises:
         ConfigError: There is no such blueprint.
-        GrowthError: There is no such slot, a blueprint that was named for it does not fit it, or none fits any (E351).
+        GraftError: A blueprint does not fit any slot for which it was named (E305).
+        GrowthError: There is no such slot, or no blueprint fits any (E351).
         PluginError: A blueprint that was named is not what its spec says. With "auto" it is left out.
     """
     sites = {slot.name: slot.site for slot in host.slots.each() if slot.site is not None}
@@ -43,9 +44,7 @@ def blueprints_of(
             pairs = [(slot, variety) for variety in chosen for slot in matching]
             fitting = [(slot, variety) for slot, variety in pairs if variety.spec.misfit(sites[slot]) is None]
             if not fitting and not auto:
-                slot, variety = matching[0], chosen[0]
-                message = f'"{variety.id}" cannot grow in slot "{slot}": {variety.spec.misfit(sites[slot])}'
-                raise GrowthError(Problem("E303", message))
+                raise _misfit(chosen[0], matching[0], sites[matching[0]], plugins)
             for slot, variety in fitting:
                 if _works(variety, sites[slot], host, auto=auto):
                     by_slot[slot][variety.id] = variety
@@ -78,6 +77,14 @@ def _varieties(named: str | Variety, plugins: Plugins, slot: str) -> list[Variet
         Variety(component.id, cast("BlueprintSpec", component.spec), component.load(), component.title)
         for component in components
     ]
+
+
+def _misfit(variety: Variety, slot: str, site: Site, plugins: Plugins) -> GraftError:
+    """Return the error for a blueprint that does not fit a slot, with those that do."""
+    message = f'"{variety.id}" cannot grow in slot "{slot}": {variety.spec.misfit(site)}'
+    every = plugins.registry.match("blueprint", "*", context=f'slot "{slot}"')
+    fitting = [component.short for component in every if cast("BlueprintSpec", component.spec).misfit(site) is None]
+    return GraftError(Problem("E305", message, hint=f"These can: {', '.join(fitting) or 'none that is installed'}"))
 
 
 def _works(variety: Variety, site: Site, host: Host, *, auto: bool) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from esper_core.growth import Example, Host, RandomStream
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.errors import EsperError, GrowthError, Problem
 from esper_core.leyline.signals import Metric
 from esper_grow.gardener.losses import each_example
 from esper_grow.gardener.traces import same_random_numbers
@@ -67,6 +67,9 @@ def each_loss(losses: Any) -> Tensor:
 
 REPEATABLE = "Pass a DataLoader or a list, which can be iterated repeatedly."
 """What to do about data that cannot be used."""
+
+_HELD_OUT = "Pass held-out batches, such as  [(inputs, targets)], or a DataLoader; with drop_last it may have none."
+"""What to do about data without examples."""
 
 
 class Validation:
@@ -111,8 +114,10 @@ class Validation:
                 with noted(partial(self._describe, moved, len(seen))):
                     losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
-            defect = "has no examples" if self._seen is None else "can be read only once"
-            raise GrowthError(Problem("E344", f"the validation data {defect}", hint=REPEATABLE))
+            defect, hint = (
+                ("has no examples", _HELD_OUT) if self._seen is None else ("can be read only once", REPEATABLE)
+            )
+            raise GrowthError(Problem("E344", f"the validation data {defect}", hint=hint))
         numbers = torch.stack(seen)
         if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
             message = "the validation data yielded other examples than in the previous pass"
@@ -215,10 +220,14 @@ def kind_of(batch: Any) -> str:
 
 
 def refuse_no_batches(batches: Any, split: str) -> None:
-    """Raise GrowthError (E344) if what was given as data cannot be iterated, or only once, as a generator or a zip."""
+    """Raise GrowthError (E344) if data cannot be iterated, or only once, as a generator or a zip, or are one batch."""
     if isinstance(batches, Iterator) and type(batches).__module__ in ("builtins", "itertools"):
         message = f"the {split} data can be read only once. Received: {type(batches).__name__}"
         raise GrowthError(Problem("E344", message, hint=REPEATABLE))
+    tensors = batches if isinstance(batches, tuple) and all(isinstance(part, Tensor) for part in batches) else ()
+    if isinstance(batches, Mapping) or len({(part.shape, part.dtype) for part in tensors}) > 1:
+        message = f"the {split} data is one batch, and must yield batches. Received: {kind_of(batches)}"
+        raise GrowthError(Problem("E344", message, hint=f"Pass it in a list:  {split}=[batch]"))
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
         message = f"the {split} data must yield batches. Received: {type(batches).__name__}"
         raise GrowthError(Problem("E344", message, hint=REPEATABLE))
@@ -242,7 +251,7 @@ def example_of(validation: Iterable[Any]) -> Any:
     refuse_no_batches(validation, "validation")
     first = first_batch(validation)
     if first is None:
-        raise GrowthError(Problem("E344", "the validation data has no examples", hint=REPEATABLE))
+        raise GrowthError(Problem("E344", "the validation data has no examples", hint=_HELD_OUT))
     return first
 
 
@@ -269,14 +278,43 @@ def counted_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
     return Example(batch, size, loss), by_example, example_losses
 
 
+_EXAMPLE_OF_A_LOSS = """It gets the model and a batch, and runs the model itself:
+  def loss(model, batch):
+      inputs, targets = batch
+      return cross_entropy(model(inputs), targets, reduction="none")"""
+
+
+def _runs_the_model(loss: Loss, model: nn.Module, batch: Any) -> bool:
+    """Return whether a loss function that fails runs any part of the model before.
+
+    It is called once more for that: hooks on every call would let compiled models be compiled again.
+    """
+    runs: list[bool] = []
+    handles = [part.register_forward_pre_hook(lambda *_: runs.append(True)) for part in model.modules()]
+    with suppress(Exception), torch.no_grad():
+        loss(model, batch)
+    for handle in handles:
+        handle.remove()
+    return bool(runs)
+
+
 def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, Loss]:
     """Return the example of a Gardener with the number of its rows, and ``loss`` by example, after a pass.
 
     Raises:
         GrowthError: The losses are no losses, not finite, or not computed from the model's parameters (E342).
     """
-    with noted(lambda: f"The loss function got the example: {kind_of(batch)}."):
-        example, by_example, example_losses = counted_example(model, batch, loss)
+    note = f"The loss function got the example: {kind_of(batch)}."
+    try:
+        with noted(lambda: note):
+            example, by_example, example_losses = counted_example(model, batch, loss)
+    except EsperError:
+        raise
+    except Exception as error:
+        if _runs_the_model(loss, model, batch):
+            raise
+        message = f"the loss function raised {type(error).__name__} before it ran the model: {error}"
+        raise GrowthError(Problem("E342", message, hint=f"{_EXAMPLE_OF_A_LOSS}\n{note}")) from error
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if any(parameter.grad is not None for parameter in trained):
         message, hint = "the loss function calls backward()", "Return the losses; the loop and the Gardener call it."

@@ -90,12 +90,14 @@ def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None
 
 def test_share_is_of_all_phases_and_the_step_of_the_current_one(capsys, clock) -> None:
     lines = PlainLines()
-    hear(lines, started(("grown", "capacity")), *(step(number) for number in range(4)))
+    hear(
+        lines, started(("grown", "twin", "capacity")), *(step(at, arm) for at in range(4) for arm in ("grown", "twin"))
+    )
     clock(60)
     hear(lines, step(0, "capacity", metric=float("nan")))
     first, second = printed(capsys)
-    assert first == "50 %, step 4 of 4 | grown 50.0 %"
-    assert second.startswith("62 %, step 1 of 4 | grown 50.0 %, capacity unknown | ")
+    assert first == "67 %, grown and twin, step 4 of 4 | grown 50.0 %, twin 50.0 %"
+    assert second.startswith("75 %, capacity, step 1 of 4 | grown 50.0 %, twin 50.0 %, capacity unknown | ")
 
 
 def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
@@ -103,7 +105,7 @@ def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
     hear(lines, started(environments=50), *(step(0, seed=seed) for seed in range(40)))
     clock(60)
     hear(lines, step(0, seed=40))
-    assert printed(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.0167 steps/s | 5 h 59 min left"
+    assert printed(capsys)[1] == "10 %, grown, step 1 of 4 | grown 50.0 % | 0.0167 steps/s | 5 h 59 min left"
 
 
 def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:

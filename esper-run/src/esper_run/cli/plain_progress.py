@@ -14,7 +14,7 @@ from esper_run.cli.output import encodable, wants_colour
 from esper_run.formats import STAGE_WORDS, format_percent, format_rate, format_seconds, format_value, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from esper_core.leyline.events import Event
     from esper_core.plugins import Component
@@ -41,7 +41,10 @@ class PlainLines:
     def __init__(self) -> None:
         self._started: RunStarted | None = None
         self._total = 0
-        self._place = ""
+        self._place = (0, 0)
+        """Round and step of the arms that train now."""
+        self._training: list[str] = []
+        """Arms that train now: a control trains after the others, from its own first step."""
         self._metrics: dict[str, tuple[int, dict[int, float]]] = {}
         """By arm: its round, and the latest validation metric of each environment."""
         self._done = 0
@@ -78,10 +81,12 @@ class PlainLines:
             self._acts[event.act] += 1
 
     def _hear_step(self, event: StepFinished) -> None:
-        if (started := self._started) is None:
+        if self._started is None:
             return
-        of_round = f"round {event.round + 1} of {started.rounds}, " if started.rounds > 1 else ""
-        self._place = f"{of_round}step {event.step + 1} of {started.steps}"
+        place = event.round, event.step
+        if event.arm not in self._training:
+            self._training = [*(self._training if place == self._place else ()), event.arm]
+        self._place = place
         round_, metrics = self._metrics.get(event.arm, (-1, {}))
         if round_ != event.round:
             metrics = {}
@@ -112,7 +117,7 @@ class PlainLines:
     def _line(self) -> str:
         run = "" if self._started is None else self._started.run
         share = min(1.0, self._done / self._total) if self._total else 0.0
-        parts = [", ".join([f"{run}: {format_percent(share, 0)}", *([self._place] if self._place else [])])]
+        parts = [", ".join([f"{run}: {format_percent(share, 0)}", *self._where()])]
         if means := self._means():
             parts.append(means)
         (began, first), (now, last) = self._looks[0], self._looks[-1]
@@ -129,6 +134,17 @@ class PlainLines:
             parts.append(f"governor: {counted}{self._reason}")
             self._reason = ""
         return " | ".join(parts)
+
+    def _where(self) -> Iterator[str]:
+        """Yield which arms train, if they do not train all together, and where they are."""
+        if (started := self._started) is None or not self._training:
+            return
+        if len(self._training) < len(started.arms):
+            yield f"{len(self._training)} arms" if len(self._training) > 2 else " and ".join(self._training)
+        round_, step = self._place
+        if started.rounds > 1:
+            yield f"round {round_ + 1} of {started.rounds}"
+        yield f"step {step + 1} of {started.steps}"
 
     def _means(self) -> str:
         """Return the mean validation metric of each arm, in the order of the run; empty if there is none."""

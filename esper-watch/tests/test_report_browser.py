@@ -88,6 +88,14 @@ LETTERS = """
 """
 
 
+STROKES = """
+[...document.querySelectorAll("#%s figure svg :is(.price, .whisker)")].map((stroke) => {
+  const { left, right, top, bottom } = stroke.getBoundingClientRect();
+  return { left, right, top, bottom };
+})
+"""
+
+
 CALLED = """
 // The names of what belongs together begin with the part that it is of.
 for (const part of ["courses", "lives", "evidence"]) {
@@ -280,6 +288,14 @@ def test_text_on_a_phone_is_large_enough_and_does_not_overlap(parts, gap, arms, 
         assert max(letter["right"] for letter in letters) <= 390, part
         if part != "networks":  # a box may hold two lines
             assert [overlap for overlap in gaps(combinations(letters, 2)) if overlap[0] < gap] == []
+        crossed = [
+            (stroke, letter["content"])
+            for stroke in page.evaluate(STROKES % part)
+            for letter in letters
+            if stroke["left"] < letter["right"] and stroke["right"] > letter["left"]
+            and stroke["top"] < letter["bottom"] and stroke["bottom"] > letter["top"]
+        ]  # fmt: skip
+        assert crossed == [], part
 
 
 def test_links_on_a_phone_are_as_large_as_a_thumb_and_the_headline_is_seen_at_once(page):

@@ -80,10 +80,10 @@ class Loop:
                 self.optimizer,
                 loss=per_example,
                 slots=SLOTS,
-                blueprints=["lora_small"],
+                blueprints=["lora(rank=4)"],
                 validation=self.validation,
                 steps=1000,
-                policy=Once(seed_in, "lora_small"),
+                policy=Once(seed_in, "lora(rank=4)"),
                 growth={"gates": "off", "auto_advance": False},
             )
 

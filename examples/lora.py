@@ -100,7 +100,8 @@ def main(epochs: int = 34, batches: int = 20, run_dir: str | None = None) -> tup
     loss, adamw, validation = partial(per_example, smallest), partial(torch.optim.AdamW, lr=3e-3), held_out.split(250)
     result = probe(
         model, loss, [rows(128) for _ in range(20)], validation,
-        slots=["blocks.*.mixed", "blocks.*.narrow"], blueprints=["lora_*"], optimizer=adamw, budget="5min",
+        slots=["blocks.*.mixed", "blocks.*.narrow"], blueprints=["lora(rank=4)", "lora(rank=16)"], optimizer=adamw,
+        budget="5min",
     )  # fmt: skip
     print(result)
     best = result.rows[0]

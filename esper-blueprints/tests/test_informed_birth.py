@@ -1,21 +1,22 @@
 """Informed birth: good initial weights, still the identity, and robust to any batch."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional
 
 from esper_blueprints.conv_light import ConvLight
-from esper_blueprints.lora import Lora, lora_large, lora_small
+from esper_blueprints.lora import Lora
 from esper_blueprints.low_rank import LowRank
 from esper_core import Site
 
 LINEAR = [
     (LowRank, Site("vector", 16)),
     (LowRank, Site("tokens", 12, (5,))),
-    (lora_small, Site("tokens", 32, (5,), inputs=32)),
-    (lora_large, Site("tokens", 64, (5,), inputs=64)),
+    (partial(Lora, rank=4), Site("tokens", 32, (5,), inputs=32)),
+    (partial(Lora, rank=16), Site("tokens", 64, (5,), inputs=64)),
 ]
 CONVOLUTIONS = [(ConvLight, Site("sequence", 6, (20,))), (ConvLight, Site("image", 4, (7, 6)))]
 ALL = [LINEAR[1], LINEAR[2], *CONVOLUTIONS]

@@ -1,18 +1,22 @@
 """Each standard blueprint computes its formula."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
 
 from esper_blueprints.attention import Attention
 from esper_blueprints.bottleneck import Bottleneck
+from esper_blueprints.bottleneck_adapter import BottleneckAdapter
 from esper_blueprints.conv_heavy import ConvHeavy
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.depthwise_separable import DepthwiseSeparable
 from esper_blueprints.dilated import Dilated
 from esper_blueprints.gated_mlp import GatedMlp
 from esper_blueprints.gru_mixer import GruMixer
-from esper_blueprints.lora import Lora, lora_large, lora_small
+from esper_blueprints.ia3 import Ia3
+from esper_blueprints.lora import Lora
 from esper_blueprints.low_rank import LowRank
 from esper_blueprints.mlp import Mlp
 from esper_blueprints.norm import Norm
@@ -35,6 +39,7 @@ TEACHERS = {
     "token features": lambda x: x + 0.5 * torch.relu(x.flip(dims=(2,))),
     "one direction": lambda x: x + 0.5 * (x[..., :1] - x[..., 1:2]),
     "one direction alone": lambda x: 0.5 * (x[..., :1] - x[..., 1:2]),
+    "louder": lambda x: 1.5 * x,
     "products": lambda x: x + 0.5 * x * x.flip(dims=(-1,)),
     "loud features": lambda x: x * torch.tensor([0.3, 1.7, 1.7, 0.3]).view(1, -1, *(1 for _ in x.shape[2:])),
     "one size": lambda x: x + 0.3 + 0.7 * functional.normalize(x.flatten(1)).view_as(x) * x[0].numel() ** 0.5,
@@ -67,8 +72,10 @@ TEACHERS["tokens before"] = tokens_before
         (Mlp, "tokens", "token features"),
         (LowRank, "tokens", "one direction"),
         (GatedMlp, "vector", "products"),
-        (lora_small, "tokens", "one direction"),
-        (lora_large, "tokens", "one direction"),
+        (Lora, "tokens", "one direction"),
+        (partial(Lora, rank=2, alpha=4, rslora=True), "tokens", "one direction"),
+        (BottleneckAdapter, "tokens", "one direction"),
+        (Ia3, "tokens", "louder"),
         (Attention, "tokens", "mean token"),
         (GruMixer, "tokens", "tokens before"),
     ],
@@ -180,7 +187,7 @@ def test_a_gated_mlp_computes_its_formula():
     torch.testing.assert_close(block(inputs), inputs + block.mix(gate * gate.sigmoid() * view))
 
 
-@pytest.mark.parametrize("factory", [lora_small, lora_large, LowRank])
+@pytest.mark.parametrize("factory", [Lora, partial(Lora, rank=3, alpha=6), LowRank])
 def test_a_map_of_low_rank_is_linear_beside_its_shift(factory):
     block = stirred(factory(Site("tokens", 64, (5,), inputs=64)))
     shift = block(torch.zeros(1, 5, 64))[0, 0]
@@ -192,14 +199,17 @@ def test_a_map_of_low_rank_is_linear_beside_its_shift(factory):
     assert shift.any() == (factory is LowRank)
 
 
-@pytest.mark.parametrize(("inputs", "channels", "ranks"), [(1, 32, [1, 1]), (6, 40, [3, 3]), (40, 32, [4, 16])])
-def test_ranks_are_as_declared_and_at_most_half_of_either_width(inputs, channels, ranks):
-    site = Site("tokens", channels, (5,), inputs=inputs)
-    assert [make(site).down.out_features for make in (lora_small, lora_large)] == ranks
-    assert lora_small(site)(torch.randn(2, 5, inputs)).shape == (2, 5, channels)
+@pytest.mark.parametrize(
+    ("settings", "scale"), [({}, 1.0), ({"alpha": 8.0}, 2.0), ({"alpha": 8.0, "rslora": True}, 4.0)]
+)
+def test_a_lora_is_scaled_by_its_rule_and_drops_inputs_in_training_alone(settings, scale):
+    site, inputs = Site("tokens", 6, (5,), inputs=8), torch.randn(2, 5, 8)
+    block = stirred(Lora(site, rank=4, dropout=0.5, **settings)).eval()
+    assert torch.equal(block(inputs), scale * (inputs @ block.down.weight.T @ block.up.weight.T))
+    assert not torch.equal(block.train()(inputs), block(inputs))
 
 
-@pytest.mark.parametrize(("site", "rank"), [(Site("tokens", 8, (5,), 8), 0), (Site("tokens", 8, (5,)), 4)])
-def test_a_lora_without_directions_or_inputs_is_refused(site, rank):
+@pytest.mark.parametrize("adapter", [Lora, BottleneckAdapter])
+def test_an_adapter_without_inputs_is_refused(adapter):
     with pytest.raises(ValueError, match="Received"):
-        Lora(site, rank=rank)
+        adapter(Site("tokens", 8, (5,)))

@@ -30,7 +30,8 @@ NOT_IMPORTED_ITSELF = {
         for kind in ("blueprints", "policies", "rewards", "tasks")
     },
     **{("esper-run", f"esper-{name}"): "an extra of it" for name in ("scale", "watch")},
-    **{("esper-grow", f"esper-{kind}"): "what a Gardener has by default" for kind in ("blueprints", "policies")},
+    ("esper-grow", "esper-policies"): "what a Gardener has by default",
+    ("esper-grow", "peft"): "its files are read and written without it, and used with it",
     ("esper-tasks", "scikit-learn"): "imported by name when the task digits is built",
 }
 

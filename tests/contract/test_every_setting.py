@@ -13,6 +13,7 @@ from esper_core.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]
 MODULES = (
+    "esper_blueprints.settings",
     "esper_policies.settings",
     "esper_policies.ppo.settings",
     "esper_rewards.settings",

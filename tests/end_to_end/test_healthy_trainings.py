@@ -119,7 +119,7 @@ def fine_tune(
                 module.p = 0.5
     slot = "0"
     if condition == "adapters":
-        slot, blueprint = LINEAR[kind], "lora_small"
+        slot, blueprint = LINEAR[kind], "lora(rank=4)"
         model.get_submodule(slot).requires_grad_(False)
     if condition == "frozen":
         model[0].requires_grad_(False)

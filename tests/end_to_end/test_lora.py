@@ -20,7 +20,7 @@ def test_a_frozen_transformer_is_adapted_and_its_adapters_are_merged(capsys: pyt
     assert reached > 0.8  # 0 before
     assert merged
     output = capsys.readouterr().out
-    assert "lora_large in blocks" in output
+    assert "lora(rank=16) in blocks" in output
     assert "pays: its gain is" in output
     assert "is kept" in output
 
@@ -45,9 +45,9 @@ def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> N
     def rows(count: int) -> torch.Tensor:
         return (torch.randint(20, (count, 1)) + torch.arange(8)) % 20
 
-    slots, small = ("transformer.h.1.attn.c_attn", "lm_head"), "blueprints/lora_small"
+    slots, small = ("transformer.h.1.attn.c_attn", "lm_head"), "blueprints/lora(rank=4)"
     gardener = Gardener(
-        model, partial(torch.optim.AdamW, lr=1e-2), loss=loss, slots=slots, blueprints=["lora_small"],
+        model, partial(torch.optim.AdamW, lr=1e-2), loss=loss, slots=slots, blueprints=["lora(rank=4)"],
         example=rows(16), validation=[rows(100)], steps=9, policy=Plan(slots, small), growth={"gates": "off"},
     )  # fmt: skip
     losses = []

@@ -11,13 +11,14 @@
     Mlp                 esper_blueprints.mlp                  an MLP over the features           vectors, tokens
     LowRank             esper_blueprints.low_rank             a linear map of low rank           vectors, tokens
     GatedMlp            esper_blueprints.gated_mlp            products of two linear maps        vectors, tokens
-    lora_small          esper_blueprints.lora                 a linear map of rank 4             tokens
-    lora_large          esper_blueprints.lora                 a linear map of rank 16            tokens
+    Lora                esper_blueprints.lora                 a linear map beside a layer        vectors, tokens
+    BottleneckAdapter   esper_blueprints.bottleneck_adapter   a narrow MLP beside a layer        vectors, tokens
+    Ia3                 esper_blueprints.ia3                  a factor for each feature          vectors, tokens
     Attention           esper_blueprints.attention            self-attention                     tokens
     GruMixer            esper_blueprints.gru_mixer            a GRU along the tokens             tokens
 
-Besides these, one file each: ``layers`` (layers that several of them use), ``informed`` (initial weights chosen from a
-batch) and ``plugin``, which registers the blueprints by name. Begin with ``conv_light``. Not here: what a blueprint is
-(``esper_core.BlueprintSpec``) and how it is checked (esper-testing). In a program, import a blueprint from its module;
-this package imports nothing by itself.
+Besides these, one file each: ``settings`` (of ``lora`` and ``bottleneck_adapter``), ``layers`` (what several of them
+use), ``informed`` (initial weights chosen from a batch) and ``plugin``, which registers the blueprints by name. Begin
+with ``conv_light``. Not here: what a blueprint is (``esper_core.BlueprintSpec``) and how it is checked (esper-testing).
+In a program, import a blueprint from its module; this package imports nothing by itself.
 """

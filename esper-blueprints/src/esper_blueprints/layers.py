@@ -27,6 +27,16 @@ def start_at_zero(layer: Conv1d | Conv2d | Linear) -> None:
         nn.init.zeros_(layer.bias)
 
 
+def refuse_no_inputs(block: str, site: Site) -> None:
+    """Raise ValueError where an adapter cannot grow: it needs features that the module before the slot gets."""
+    if site.kind not in ("vector", "tokens"):
+        msg = f"{block} grows in a vector or in tokens. Received: {site.kind}"
+        raise ValueError(msg)
+    if not site.inputs:
+        msg = f"{block} grows behind a layer that gets features. Received: {site}"
+        raise ValueError(msg)
+
+
 def convolution(
     site: Site, inputs: int, outputs: int, *, width: int, step: int = 1, groups: int = 1
 ) -> nn.Conv1d | nn.Conv2d:

@@ -1,51 +1,52 @@
-"""Blueprints: LoRA, low-rank maps beside a linear layer."""
+"""A blueprint: LoRA, a low-rank map beside a linear layer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from esper_blueprints.informed import inform_linear
-from esper_blueprints.layers import start_at_zero
+from esper_blueprints.layers import refuse_no_inputs, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core import Site
 
-SMALL: Final = 4
-LARGE: Final = 16
-"""Ranks. With few features the rank is half their number, since more would cost more than a full map."""
-
 
 class Lora(nn.Module):
-    """A linear map of a fixed rank from what a layer gets, added to what it returns (Hu et al., 2021).
+    """A linear map of low rank from what a layer gets, added to what it returns (Hu et al., 2021).
 
-    Formula: y + up(down(x)), i → r → c with r = max(min(rank, i // 2, c // 2), 1), up zero at birth. Parameters:
-    r·(i + c). Behind a linear layer, y = W·x, it is a change of W, and ``esper_grow.export`` adds it to W.
+    Formula: y + s·up(down(dropout(x))), i → rank → c, up zero at birth. The scale s is alpha/rank, or alpha/√rank with
+    ``rslora`` (Kalajdzievski, 2023). Parameters: rank·(i + c). Behind a linear layer, y = W·x, it is a change of W by
+    s·up·down, and ``esper_grow.export`` adds it to W. All of it is as in PEFT, to the bit.
 
     >>> from esper_core import Site
-    >>> sum(p.numel() for p in Lora(Site("tokens", 32, (5,), inputs=16), rank=4).parameters())
-    192
+    >>> block = Lora(Site("tokens", 32, (5,), inputs=16), rank=4, alpha=8)
+    >>> sum(p.numel() for p in block.parameters()), block.scale
+    (192, 2.0)
 
-    site: a vector or tokens, behind a module that gets the like. rank: the largest rank of the map, at least 1.
+    Args:
+        site: a vector or tokens, behind a module that gets the like.
+        rank: features between the two maps.
+        alpha: the scale's numerator. None: the rank.
+        rslora: divide alpha by the root of the rank, not by the rank.
+        dropout: share of the inputs that is dropped in training.
     """
 
-    def __init__(self, site: Site, *, rank: int) -> None:
+    def __init__(
+        self, site: Site, *, rank: int = 8, alpha: float | None = None, rslora: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        if site.kind not in ("vector", "tokens"):
-            msg = f"a LoRA grows in a vector or in tokens. Received: {site.kind}"
-            raise ValueError(msg)
-        if not site.inputs:
-            msg = f"a LoRA grows behind a layer that gets features. Received: {site}"
-            raise ValueError(msg)
-        if rank < 1:
-            msg = f"the rank of a LoRA must be at least 1. Received: {rank}"
-            raise ValueError(msg)
-        directions = max(min(rank, site.inputs // 2, site.channels // 2), 1)
-        self.down = nn.Linear(site.inputs, directions, bias=False)
-        self.up = nn.Linear(directions, site.channels, bias=False)
+        refuse_no_inputs("a LoRA", site)
+        self.rank, self.alpha, self.rslora = rank, float(rank) if alpha is None else alpha, rslora
+        self.scale = self.alpha / (math.sqrt(rank) if rslora else rank)
+        self.down = nn.Linear(site.inputs, rank, bias=False)
+        self.up = nn.Linear(rank, site.channels, bias=False)
+        # Only where it is needed: a network with a Dropout counts as one that draws random numbers.
+        self.dropout = nn.Dropout(dropout) if dropout else None
         start_at_zero(self.up)
 
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
@@ -53,33 +54,13 @@ class Lora(nn.Module):
 
         inputs: the inputs of the layer for a batch. gradients: of the loss by its outputs.
         """
-        inform_linear(self.down, inputs, gradients)
+        if self.down.out_features <= min(inputs.shape[-1], gradients.shape[-1]):  # there are no more directions
+            inform_linear(self.down, inputs, gradients)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the change of the layer's outputs."""
-        change: Tensor = self.up(self.down(inputs))
+        inputs = inputs.to(self.down.weight.dtype)
+        if self.dropout is not None:
+            inputs = self.dropout(inputs)
+        change: Tensor = self.up(self.down(inputs)) * self.scale
         return change
-
-
-def lora_small(site: Site) -> Lora:
-    """Build a LoRA of rank 4.
-
-    >>> from esper_core import Site
-    >>> lora_small(Site("tokens", 32, (5,), inputs=16)).down
-    Linear(in_features=16, out_features=4, bias=False)
-
-    site: a vector or tokens.
-    """
-    return Lora(site, rank=SMALL)
-
-
-def lora_large(site: Site) -> Lora:
-    """Build a LoRA of rank 16.
-
-    >>> from esper_core import Site
-    >>> lora_large(Site("tokens", 32, (5,), inputs=64)).down
-    Linear(in_features=64, out_features=16, bias=False)
-
-    site: a vector or tokens.
-    """
-    return Lora(site, rank=LARGE)

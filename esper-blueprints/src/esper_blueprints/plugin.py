@@ -106,28 +106,28 @@ BLUEPRINTS: Final = {
             ("vector", "tokens"), "6*c*c + 5*c", "The product of two linear maps of the features, twice as wide inside."
         ),
     ),
-    "lora_small": (
-        "lora:lora_small",
+    "lora": (
+        "lora:Lora",
         _spec(
             ("vector", "tokens"),
-            "(i + c)*max(min(4, i//2, c//2), 1)",
-            "LoRA: a linear map of rank 4 beside a linear layer.",
+            "{rank}*(i + c)",
+            "LoRA: a linear map of low rank beside a linear layer.",
             traits=INFORMED,
-            version=2,
             adapts=True,
+            settings="esper_blueprints.settings:LoraSettings",
         ),
     ),
-    "lora_large": (
-        "lora:lora_large",
+    "bottleneck_adapter": (
+        "bottleneck_adapter:BottleneckAdapter",
         _spec(
             ("vector", "tokens"),
-            "(i + c)*max(min(16, i//2, c//2), 1)",
-            "LoRA: a linear map of rank 16 beside a linear layer.",
-            traits=INFORMED,
-            version=2,
+            "{width}*(i + c) + {width} + c",
+            "A narrow MLP beside a layer.",
             adapts=True,
+            settings="esper_blueprints.settings:AdapterSettings",
         ),
     ),
+    "ia3": ("ia3:Ia3", _spec(("vector", "tokens"), "c", "IA³: a factor for each feature.")),
     "attention": ("attention:Attention", _spec("tokens", "4*c*c + c", "Self-attention without positions.")),
     "gru_mixer": (
         "gru_mixer:GruMixer",

@@ -166,7 +166,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, ste
 
 def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world):
     slot = f"{SLOT}.dense"
-    run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
+    run = world.fit(7, {**planned(slot, blueprint="lora(rank=4)", keep=4), "slots": [slot]}, frozen=True)
     (adapter,) = slots_of(run.model).named(slot).fossils
     assert all(parameter.requires_grad == ("_esper" in name) for name, parameter in run.model.named_parameters())
     assert any(parameter.any() for name, parameter in adapter.block.named_parameters() if "up" in name)

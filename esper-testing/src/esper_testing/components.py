@@ -183,6 +183,10 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
     ``settings`` are keyword arguments of the factory. Without them the checks run with the defaults; if the component
     requires settings, there is one check, which is skipped with the reason.
     """
+    module = component.target.partition(":")[0] if isinstance(component.target, str) else None
+    if isinstance(component.spec, BlueprintSpec):
+        text = ",".join(f"{name}={value}" for name, value in (settings or {}).items())
+        component = component.configured(text and f"{text})")
 
     def build(*arguments: Any, **options: Any) -> Any:
         return component.load()(*arguments, **options)
@@ -190,7 +194,6 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
     build.__module__ = getattr(component.target, "__module__", build.__module__)
     name, spec = component.short, component.spec
     if isinstance(spec, BlueprintSpec):
-        module = component.target.partition(":")[0] if isinstance(component.target, str) else None
         yield from blueprint_checks(build, spec, name=name, module=module)
         return
     if settings is None and _lacks_settings(component):

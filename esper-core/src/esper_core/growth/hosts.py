@@ -108,7 +108,7 @@ class Host:
         """Raise GraftError, with a problem for each, if modules of these names cannot have a slot."""
         observe_places(self.model, {name: SlotPlace(name) for name in names}, example)
 
-    def plant(self, slot: str, variety: Variety, seed: int, probe: Callable[[nn.Module], Tensor]) -> Seed:
+    def plant(self, slot: str, variety: Variety, seed: int, probe: Callable[[nn.Module], Tensor] | None = None) -> Seed:
         """Put a newborn seed at full strength into a slot, and return it; SeedFault if it cannot be built.
 
         ``seed`` is the RNG seed of the network; ``probe`` computes its mean loss, for informed births.

@@ -113,11 +113,13 @@ def _build_seeds(
     for growth in network.seeds:
         prefix = f"{home_of(growth.at)}.seeds.{places[growth.slot]}."
         places[growth.slot] += 1
-        seeds.append((prefix, growth.slot, _build_seed(growth, find(growth.blueprint), model, tensors, source)))
+        seeds.append((prefix, growth.slot, _build_seed(growth, find(growth.blueprint), model, tensors, source, prefix)))
     return seeds
 
 
-def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Mapping[str, Any], source: str) -> Seed:
+def _build_seed(
+    growth: Growth, variety: Variety, model: nn.Module, tensors: Mapping[str, Any], source: str, prefix: str
+) -> Seed:
     """Return a seed as the journal has it, with the parameters of a newborn one."""
     if variety.spec.version != growth.version:
         installed = variety.spec.version
@@ -148,15 +150,14 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
     except (Exception, SystemExit) as error:
         hint = f"{growth.blueprint} {describe_error(error)} when it was built for {site}."
         raise _does_not_fit(model, source, hint) from error
-    seed.to(device_of(model), _dtype(growth, tensors) or dtype_of(model)).train(model.training)
+    seed.to(device_of(model), _dtype(prefix, tensors) or dtype_of(model)).train(model.training)
     seed.born, seed.kept, seed.presence = growth.born, growth.kept, growth.presence
     resume(seed, growth)
     return seed
 
 
-def _dtype(growth: Growth, tensors: Mapping[str, Any]) -> torch.dtype | None:
-    """Return the dtype in which the seeds of a slot computed; None if they have no floating-point tensors."""
-    prefix = f"{home_of(growth.at)}."
+def _dtype(prefix: str, tensors: Mapping[str, Any]) -> torch.dtype | None:
+    """Return the dtype in which the seed of this prefix computed; None if it has no floating-point tensors."""
     dtypes = (value.dtype for key, value in tensors.items() if key.startswith(prefix) and isinstance(value, Tensor))
     return next((dtype for dtype in dtypes if dtype.is_floating_point), None)
 

@@ -385,6 +385,8 @@ class SeedBuilder:
         """
         birth = (action.slot or "", variety.id, step)
         device = device_of(self.model)
+        if variety.spec.adapts:  # the small steps of an adapter are lost in half precision
+            dtype = torch.promote_types(dtype, torch.float32)
         try:
             with variety.guard():
                 with RandomStream(derive_seed(self.seed, "birth", *birth), device):

@@ -68,7 +68,8 @@ class BlueprintSpec:
 
     Attributes:
         accepts: the site kinds it can grow in, one name or several.
-        params: exact number of parameters as a formula, such as ``"9*c*c"``; see ``Site.formula_variables``.
+        params: exact number of parameters as a formula, such as ``"9*c*c"``; see ``Site.formula_variables``. Settings
+            stand in braces: ``"{rank}*(i + c)"``.
         summary: one line for listings.
         starts_as_identity: whether a new block returns its input, bit for bit up to the sign of zero.
         traits: further properties from BLUEPRINT_TRAITS. They are verified.
@@ -76,7 +77,9 @@ class BlueprintSpec:
             another network from the same settings: networks saved with an older version are then refused (E333).
         adapts: whether it is an adapter, such as LoRA: a map of what the module before the slot gets, (…, inputs), that
             is added to what the module returns, (…, channels). It accepts vectors and tokens; a new one returns zeros,
-            which counts as ``starts_as_identity``.
+            which counts as ``starts_as_identity``. In a model of half precision it has parameters of float32.
+        settings: the pydantic model of its settings, as a class or "module:Class". The factory gets them by keyword,
+            and a slot gives them behind the name: ``lora(rank=8, alpha=16)``.
     """
 
     accepts: str | tuple[str, ...]
@@ -86,6 +89,7 @@ class BlueprintSpec:
     traits: tuple[str, ...] = ()
     version: int = 1
     adapts: bool = False
+    settings: Any = None
 
     def __post_init__(self) -> None:
         """Refuse a kind that does not exist, at the line that declares it."""

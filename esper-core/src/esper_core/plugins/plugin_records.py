@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from esper_core.leyline import specs
-from esper_core.leyline.errors import PluginError, Problem, one_line
+from esper_core.leyline.errors import ConfigError, PluginError, Problem, one_line
 from esper_core.plugins.isolation import (
     LOCAL_FILE,
     Label,
@@ -125,6 +126,26 @@ class Component:
             hint = f"A target is a class or a function. {author_hint(self.package)}"
             raise PluginError(Problem("E219", message, hint=hint))
         return target
+
+    def configured(self, text: str = "") -> Component:
+        """Return the blueprint with the settings in ``text``, such as ``rank=8, alpha=16)``, and defaults for others.
+
+        The text becomes a part of its id, so a saved network names its settings, too. ConfigError (E120) for settings
+        that it does not take. Components that have none are returned as they are.
+        """
+        spec: Any = self.spec
+        model: Any = self.settings_model() if isinstance(spec, specs.BlueprintSpec) else None
+        if not (text or model):
+            return self
+        text = f"({text.replace(' ', '')}" if text else ""
+        try:
+            pairs = dict(pair.split("=") for pair in text[1:-1].split(",") if pair)
+            values = model.model_validate_strings(pairs).model_dump()
+        except (AttributeError, ValueError) as error:
+            message = f"{self.title} does not take the settings {text}"
+            raise ConfigError(Problem("E120", message, hint=f"{error}" if model else "It has none.")) from None
+        spec = replace(spec, params=spec.params.format(**values))
+        return replace(self, id=self.id + text, target=partial(self.load(), **values), spec=spec)
 
     @staticmethod
     def attributed(kind: str, built: Any, label: str) -> Any:

@@ -99,7 +99,8 @@ class ComponentRegistrar(Generic[SpecT]):
             self._refuse("E217", f'"{name}" with an invalid specification: {spec!r}', hint)
         for part, hint in _invalid_parts(spec):
             self._refuse("E217", f'"{name}" with {part}', hint)
-        if isinstance(spec, BlueprintSpec) and (fault := _formula_fault(spec)):
+        # Settings give a formula more variables, and their defaults are known once the component is configured.
+        if isinstance(spec, BlueprintSpec) and spec.settings is None and (fault := _formula_fault(spec)):
             self._refuse("E218", f'"{name}" with {fault}', _FORMULA_HINT)
 
     def _refuse(self, code: str, fault: str, hint: str) -> NoReturn:
@@ -143,15 +144,18 @@ class Registry:
     def find(self, kind: ComponentKind, name: str, *, context: str = "") -> Component:
         """Return the component of a name, short or with its plugin: ``conv_light``, ``blueprints/conv_light``.
 
-        ``context`` says for the message where the name is used: ``slot "early"``.
+        Settings of a blueprint stand behind its name: ``lora(rank=8)``. ``context`` says for the message where the name
+        is used: ``slot "early"``.
 
         Raises:
             UnknownComponent: there is none, or more than one.
             UnusableComponent: its plugin is broken or rejected.
+            ConfigError: it does not take such settings (E120).
         """
+        name, _, settings = name.partition("(")
         claims = [component for component in self.components(kind) if name in (component.id, component.short)]
         if len(claims) == 1:
-            return claims[0]
+            return claims[0].configured(settings)
         if claims:
             raise lookup_errors.ambiguous(kind, name, context, claims)
         self._check_withheld(kind, name, context)
@@ -167,7 +171,7 @@ class Registry:
             return (self.find(kind, pattern, context=context),)
         full = "/" in pattern
         components = [
-            component
+            component.configured()
             for component in self.components(kind)
             if fnmatchcase(component.id if full else component.short, pattern)
         ]
@@ -222,7 +226,7 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
         if spec.adapts and not (set(spec.kinds) <= {"vector", "tokens"} and spec.starts_as_identity):
             received = f"accepts={spec.accepts!r}, starts_as_identity={spec.starts_as_identity}"
             yield f"adapts=True, {received}", "An adapter accepts vectors and tokens, and starts_as_identity=True."
-    elif not _is_settings(spec.settings):
+    if not _is_settings(spec.settings):
         yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):
         for name, place in spec.slots.items():

@@ -164,7 +164,7 @@ def seeds_lost(
             step=step,
             slot=lost_seed.slot,
             blueprint=lost_seed.blueprint,
-            package=packages.get(lost_seed.blueprint, ""),
+            package=packages.get(lost_seed.blueprint.partition("(")[0], ""),  # whatever its settings are
             what=lost_seed.what,
             withdrawn=lost_seed.withdrawn,
         )

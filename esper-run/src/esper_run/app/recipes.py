@@ -241,7 +241,7 @@ def _select_varieties(resolution: Resolution, host: Host) -> dict[str, tuple[Var
 def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
     """Return where the file names the blueprint; the path of the list if a glob matched it."""
     named = resolution.config.slots[slot].blueprints
-    indices = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
+    indices = [index for index, name in enumerate(named) if name.replace(" ", "") in (id_, id_.rpartition("/")[2])]
     return ("slots", slot, "blueprints", *indices[:1])
 
 

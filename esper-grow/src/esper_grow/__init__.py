@@ -1,16 +1,18 @@
 """Grow models in training loops of your own, probe where growing pays, and export what grew.
 
-    from esper_grow import Gardener, probe, export, save, load, graft, ungraft
+    from esper_grow import Gardener, adapters, disable_adapters, probe, export, save, load, graft, ungraft
 
 Each name is imported when it is first used.
 
 What is here:
-    adapters: what grew in a model with PEFT's adapters is saved beside them.
+    adaptation: ``adapters``, which finds the layers that adapters grow beside, and ``disable_adapters``.
     command: the command ``esper probe``.
     exports: a grown network as a plain module, a program or an ONNX file.
     gardener: ``Gardener``, which grows a model in a loop of your own.
     integrations: callbacks for Lightning, transformers and accelerate.
     network_files: save and load grown networks.
+    peft: adapters that grew as a folder of PEFT, and such folders as kept seeds.
+    peft_growth: what grew in a model with PEFT's own adapters is saved beside them.
     probes: ``probe``, which tries what would help a model, where, by how much and at what price.
 """
 

@@ -1,3 +1,4 @@
+from .adaptation import adapters as adapters, disable_adapters as disable_adapters
 from .exports import (
     export as export,
 )

@@ -29,7 +29,7 @@ from esper_core.growth import Example, Host, RandomStream, ungraft
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem, printable
-from esper_grow.adapters import forget_growth
+from esper_grow.peft_growth import forget_growth
 from esper_run.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
-from esper_grow.adapters import GROWN_FILE, keep_growth_with_adapters
+from esper_grow.peft_growth import GROWN_FILE, keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 

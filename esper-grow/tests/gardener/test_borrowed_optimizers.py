@@ -173,6 +173,19 @@ def test_a_branch_follows_the_rate_that_a_schedule_sets():
     assert same(before, loop.seed.parameters())
 
 
+def test_seeds_have_a_rate_and_a_decay_of_their_own_which_a_schedule_follows():
+    loop = make_loop().tended(seed_lr=3e-4, seed_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: 0.5)
+    loop.after.append(schedule.step)
+    assert loop.epochs(4)[-1].kept
+    host, seeds = loop.optimizer.param_groups
+    assert {*map(id, seeds["params"])} == {*map(id, loop.seed.parameters())}
+    assert (host["lr"], seeds["lr"], seeds["weight_decay"]) == (5e-3, 1.5e-4, 0.1)
+    loop.gardener.close()
+    loop.tended({}, slots=None, seed_lr=1.0)  # a second Gardener
+    assert loop.optimizer.param_groups == [host, seeds]
+
+
 def test_a_branch_clips_as_the_loop_does():
     moved = []
     for norm in (None, 1e-6):

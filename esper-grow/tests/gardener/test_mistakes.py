@@ -295,6 +295,12 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
     return losses
 
 
+def scheduled(parameters: Any) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -305,6 +311,13 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
         ({"model": nn.Linear}, "E350 .*Received: type"),
         ({"steps": 0}, "E347 steps .*Received: 0"),
         ({"clip_norm": -1.0}, "E347 clip_norm .*Received: -1.0"),
+        ({"seed_lr": -1.0}, "E347 seed_lr .*Received: -1.0"),
+        ({"seed_lr": 1e-3, "slots": ["stme"]}, "E313"),
+        (
+            {"seed_decay": 0.1, "optimizer": torch.optim.Rprop},
+            "E347 Rprop has no weight decay. Received: seed_decay=0.1",
+        ),
+        ({"seed_lr": 1e-3, "optimizer": scheduled}, "E347 .*a schedule of it was built before(?s:.)*Gardener first"),
         ({"growth": "off"}, "E347 growth takes .*Received: 'off'"),
         ({"governor": 3}, "E347 governor takes .*Received: 3"),
         ({"policy": object()}, "E347 a policy needs the method act(?s:.)*Received: object"),

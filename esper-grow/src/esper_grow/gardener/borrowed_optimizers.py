@@ -6,12 +6,14 @@ object of the same class that shares the state of the optimizer and has copies o
 none. ``owned_by_host`` and ``owned_by_seed`` copy the groups anew, with the learning rates of the moment.
 
 While a seed lives on its branch it has a view with a state of its own and the settings of the groups that it will join.
-When it is kept its parameters, with their state, are appended to those groups. No group is ever added, so schedules,
-gradient scalers and clipping go on as before.
+When it is kept its parameters, with their state, are appended to those groups. No group is added while the loop trains,
+so schedules, gradient scalers and clipping go on as before; one for seeds alone is added at the start if they are to
+have a rate or a decay of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from esper_grow.gardener.checks import state_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import ExitStack
 
     from torch import Tensor, nn
 
@@ -63,6 +66,37 @@ def optimizers_of(optimizer: Any, parameters: Sequence[nn.Parameter]) -> tuple[t
     return optimizers
 
 
+def add_seed_group(
+    optimizer: torch.optim.Optimizer, rate: float | None, decay: float | None, undo: ExitStack
+) -> int | None:
+    """Add a group for seeds alone, with a rate and a decay of its own; return its number, None if there is none.
+
+    ``undo`` takes it off again.
+    """
+    for name, value in (("seed_lr", rate), ("seed_decay", decay)):
+        if value is not None and not (isinstance(value, int | float) and 0.0 <= value < math.inf):
+            message = f"{name} must be a number of at least 0, or None. Received: {value!r}"
+            raise GrowthError(Problem("E347", message, hint="It is for the parameters of what grows."))
+    if rate is None and decay is None:
+        return None
+    groups = optimizer.param_groups
+    if (existing := next((number for number, group in enumerate(groups) if _OF_SEEDS in group), None)) is not None:
+        return existing  # an earlier Gardener made it, and a schedule may know it
+    if any("initial_lr" in group for group in groups):
+        message = "seed_lr and seed_decay add a group to the optimizer, and a schedule of it was built before"
+        hint = "Make the Gardener first, and then the schedule; or leave them out, and seeds join the other groups."
+        raise GrowthError(Problem("E347", message, hint=hint))
+    if decay is not None and "weight_decay" not in optimizer.defaults:
+        message = f"{type(optimizer).__name__} has no weight decay. Received: seed_decay={decay!r}"
+        raise GrowthError(Problem("E347", message, hint="Leave it out."))
+    settings = {"lr": rate, "weight_decay": decay}
+    names: dict[str, Any] = {"param_names": []} if groups and "param_names" in groups[0] else {}
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    optimizer.add_param_group({"params": [], _OF_SEEDS: True, **names, **chosen})
+    undo.callback(groups.pop)
+    return len(groups) - 1
+
+
 def unwrapped(optimizer: Any) -> Any:
     """Return the optimizer inside a wrapper, such as that of accelerate."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
@@ -91,14 +125,19 @@ class BorrowedOptimizers(OptimizerKeeper):
         model: The host, grafted.
         optimizers: The user's; the model's parameters that none of them holds are taken to be frozen.
         clip_norm: The norm to which the user's loop clips gradients; None: it does not. Branches are clipped alike.
+        seed_group: The group of the first optimizer that seeds join; None: those of similar parameters.
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], clip_norm: float | None = None
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        clip_norm: float | None = None,
+        seed_group: int | None = None,
     ) -> None:
         self._model, self._host = model, Host(model)
         self._lenders = tuple(optimizers)
-        self._clip_norm = clip_norm
+        self._clip_norm, self._seed_group = clip_norm, seed_group
         self.scaler = None
         self.host = OwnedParameters((), None)
         self.seeds: dict[int, OwnedParameters] = {}
@@ -280,8 +319,10 @@ class BorrowedOptimizers(OptimizerKeeper):
         It is that of the host's nearest parameter of the same kind, a matrix or a vector, counted back from the end of
         the module; of those behind it, where there are none before; and of any kind, where there is none of the same.
         So it gets the weight decay of similar parameters in that layer. If there are none, the first group takes it.
-        Groups of optimizers that refuse it are left out.
+        Groups of optimizers that refuse it are left out. If seeds have a group of their own, it is that.
         """
+        if self._seed_group is not None:
+            return 0, self._seed_group
         open_to_it = [
             (position, group)
             for position, group in self._groups()
@@ -332,6 +373,9 @@ def grown_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for slot in Host(model).slots.each():
         yield from slot.named_parameters(prefix=slot.name)
 
+
+_OF_SEEDS = "esper_seeds"
+"""Key of the group that only what grows joins."""
 
 _MEMBERS = ("params", "param_names")
 """The keys of a group that list its parameters."""

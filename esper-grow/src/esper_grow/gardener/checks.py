@@ -32,7 +32,8 @@ def refuse_ranks() -> None:
 
 
 def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
-    """Raise GrowthError if the model is no module (E350), has a Gardener (E357), or a number is not valid (E347)."""
+    """Raise GrowthError for several ranks (E343), no module (E350), a second Gardener (E357), a wrong number (E347)."""
+    refuse_ranks()
     if not isinstance(model, nn.Module):
         message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
         raise GrowthError(

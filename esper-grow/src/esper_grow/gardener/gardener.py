@@ -33,8 +33,7 @@ from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus
 from esper_core.trainer import GrowingNetwork, NetworkSettings, Phases, Stepper
-from esper_grow.adapters import forget_growth, keep_growth_with_adapters
-from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, optimizers_of
+from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, add_seed_group, optimizers_of
 from esper_grow.gardener.checks import (
     ModelForm,
     refuse_arguments,
@@ -54,6 +53,7 @@ from esper_grow.gardener.reports import Recorder, Tended
 from esper_grow.gardener.stale_copies import StaleCopies
 from esper_grow.gardener.traces import HostAutocast, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
+from esper_grow.peft_growth import forget_growth, keep_growth_with_adapters
 from esper_run.app.descriptions import SlotDescriptions
 from esper_run.app.dispatch import health_check
 from esper_run.config import section_of
@@ -87,6 +87,9 @@ class LoopOptions(TypedDict, total=False):
         example: One batch as the loop trains on; None: the first of ``validation``.
         seed: RNG seed of the Gardener. Default: 0.
         clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
+        seed_lr: Learning rate of what grows. It then gets a group of its own in the first optimizer, at once, so build
+            a schedule after the Gardener. None: seeds join the groups of similar parameters.
+        seed_decay: Weight decay of that group; None: the optimizer's default.
         run_dir: A folder in which a run directory is made, for the report and the live view; None: nothing is written.
         name: Part of the name of the run directory.
     """
@@ -96,6 +99,8 @@ class LoopOptions(TypedDict, total=False):
     example: Any
     seed: int
     clip_norm: float | None
+    seed_lr: float | None
+    seed_decay: float | None
     run_dir: Path | str | None
     name: str | None
 
@@ -114,8 +119,8 @@ class Gardener:
         validation: Held-out batches, iterated in each ``tend``.
         steps: Number of calls of ``tend`` that the policy plans for. Later nothing germinates; living seeds finish.
         policy: The name of a policy, or an object with its methods.
-        options: ``growth``, ``governor``, ``example``, ``seed``, ``clip_norm``, ``run_dir`` and ``name``, as
-            ``LoopOptions`` describes them.
+        options: ``growth``, ``governor``, ``example``, ``seed``, ``clip_norm``, ``seed_lr``, ``seed_decay``,
+            ``run_dir`` and ``name``, as ``LoopOptions`` describes them.
 
     Raises:
         GraftError: The model cannot have these slots.
@@ -140,7 +145,6 @@ class Gardener:
         **options: Unpack[LoopOptions],
     ) -> None:
         refuse_unknown_options(Gardener, options, LoopOptions)
-        refuse_ranks()
         clip_norm, seed = options.get("clip_norm"), options.get("seed", 0)
         refuse_arguments(model, steps, clip_norm)
         self.model, self.steps, self._loss = model, steps, loss
@@ -162,7 +166,8 @@ class Gardener:
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
-            self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
+            group = add_seed_group(self._optimizers[0], options.get("seed_lr"), options.get("seed_decay"), undo)
+            self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm, group)
             rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC)
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             data = Validation(validation, losses, seed, growth.gates)

@@ -20,9 +20,9 @@ from torch.serialization import safe_globals
 from esper_core.growth import Host, Network, decode_state, encode_state, graft, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
-from esper_grow.adapters import has_adapters
 from esper_grow.gardener import Gardener, Tended
 from esper_grow.network_files import load, part_of_state
+from esper_grow.peft_growth import has_adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

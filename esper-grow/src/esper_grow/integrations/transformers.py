@@ -19,7 +19,6 @@ from transformers.utils import logging
 
 from esper_core.growth import Example, Host, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_grow.adapters import GROWN_FILE, has_adapters
 from esper_grow.gardener.borrowed_optimizers import grown_parameters, unwrapped
 from esper_grow.gardener.validation import first_batch
 from esper_grow.integrations.attachment import (
@@ -33,6 +32,7 @@ from esper_grow.integrations.attachment import (
     write_state,
 )
 from esper_grow.network_files import load
+from esper_grow.peft_growth import GROWN_FILE, has_adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,0 +1,144 @@
+"""Adapters of a trained network: beside which layers they go, and how to do without them for a moment."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+
+from esper_core.growth import Host
+from esper_core.leyline.errors import GraftError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ALL, ATTENTION, MLP = "all-linear", "attention", "mlp"
+
+_OF_ATTENTION: Final = ("attn", "attention")
+"""What is in the name of an attention layer, or of a module around it."""
+
+
+def adapters(
+    model: nn.Module,
+    where: str | Sequence[str] = ALL,
+    *,
+    rank: int = 8,
+    alpha: float | None = None,
+    rslora: bool = False,
+    dropout: float = 0.0,
+    blueprint: str | None = None,
+) -> dict[str, Any]:
+    """Return the ``slots`` and ``blueprints`` with which a ``Gardener`` grows adapters beside linear layers.
+
+        gardener = Gardener(model, partial(AdamW, lr=3e-4), **adapters(model, "mlp", rank=8), loss=…, validation=…)
+
+    Linear layers are those of torch, quantised ones that derive from them, the Conv1D of transformers, and any of these
+    with an adapter of PEFT. If some of them are frozen, those that are trained, such as a new head, are left out.
+
+    Args:
+        model: The network, usually frozen: ``model.requires_grad_(False)``.
+        where: "all-linear": those in numbered blocks, or all if there are no blocks. "attention": those of them with
+            ``attn`` or ``attention`` in their names. "mlp": the others. Or names, as PEFT takes them: the ends of the
+            layers' names (``"q_proj"``), or patterns of whole names (``"encoder.layer.*.output.dense"``).
+        rank: Of LoRA.
+        alpha: Its scale is alpha/rank. None: the rank.
+        rslora: Scale by alpha/√rank.
+        dropout: Share of an adapter's inputs that is dropped in training.
+        blueprint: What grows instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
+
+    Raises:
+        GraftError: no linear layer is there, or a name matches none.
+
+    Examples:
+        >>> adapters(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), rank=2)
+        {'slots': ['0', '2'], 'blueprints': ['lora(rank=2)']}
+    """
+    layers = _linear_layers(model)
+    if isinstance(where, str) and where in (ALL, ATTENTION, MLP):
+        blocks = [name for name in layers if any(part.isdecimal() for part in name.split("."))] or layers
+        chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
+        if not chosen:
+            msg = f'"{where}"'
+            raise _no_layer(msg, layers)
+    else:
+        chosen = []
+        for name in [where] if isinstance(where, str) else where:
+            matching = [layer for layer in layers if layer == name or layer.endswith(f".{name}") or _fits(layer, name)]
+            if not matching:
+                msg = f'"{name}"'
+                raise _no_layer(msg, layers)
+            chosen += matching
+    settings = {"rank": rank, "alpha": alpha, "rslora": rslora or None, "dropout": dropout or None}
+    text = ",".join(f"{name}={value}" for name, value in settings.items() if value is not None)
+    return {"slots": list(dict.fromkeys(chosen)), "blueprints": [blueprint or f"lora({text})"]}
+
+
+@contextmanager
+def disable_adapters(model: nn.Module) -> Iterator[None]:
+    """Let nothing that grew act in the ``with`` block: the model returns what its host alone does.
+
+    Everything is disabled, not only adapters. Train or save the model outside of the block.
+    """
+    alphas = [seed.alpha for slot in Host(model).slots.each() for seed in slot.stack]
+    strengths = [alpha.value for alpha in alphas]
+    try:
+        for alpha in alphas:
+            alpha.value = 0.0
+        yield
+    finally:
+        for alpha, strength in zip(alphas, strengths, strict=True):
+            alpha.value = strength
+
+
+def linear_shape(layer: nn.Module) -> tuple[int, int] | None:
+    """Return the numbers of features that a linear layer gets and returns; None for another module.
+
+    >>> linear_shape(nn.Linear(4, 2)), linear_shape(nn.ReLU())
+    ((4, 2), None)
+    """
+    layer = getattr(layer, "base_layer", layer)  # PEFT's adapters wrap a layer
+    # The output of MultiheadAttention has a class of its own, since its weight is read and it is never called.
+    if isinstance(layer, nn.Linear) and type(layer).__name__ != "NonDynamicallyQuantizableLinear":
+        return layer.in_features, layer.out_features
+    weight = getattr(layer, "weight", None)
+    if type(layer).__name__ == "Conv1D" and weight is not None and weight.ndim == 2:
+        return weight.shape[0], weight.shape[1]
+    return None
+
+
+def _linear_layers(model: nn.Module) -> list[str]:
+    """Return the names of the linear layers, without those inside of PEFT's adapters, and without a trained head."""
+    of_host = {name.rpartition(".")[0] for name in Host(model).parameters()}
+    layers: dict[str, nn.Module] = {}
+    wrapped: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        if linear_shape(module) is None or name.startswith(wrapped):
+            continue
+        if hasattr(module, "base_layer"):
+            wrapped += (f"{name}.",)
+        if of_host & {name, f"{name}.base_layer"}:
+            layers[name] = module
+    frozen = [
+        name
+        for name, module in layers.items()
+        if not any(parameter.requires_grad for parameter in getattr(module, "base_layer", module).parameters())
+    ]
+    return frozen or list(layers)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Return whether a module's name fits a pattern, part by part, as in ``graft``."""
+    parts = list(zip(name.split("."), pattern.split("."), strict=False))
+    return name.count(".") == pattern.count(".") and all(fnmatchcase(part, wanted) for part, wanted in parts)
+
+
+def _is_of_attention(name: str) -> bool:
+    return any(part in name.lower() for part in _OF_ATTENTION)
+
+
+def _no_layer(where: str, layers: Sequence[str]) -> GraftError:
+    message = f"no linear layer of the model is meant by {where}"
+    ends = dict.fromkeys(name.rpartition(".")[2] for name in layers)
+    return GraftError(Problem("E313", message, hint=f"Its linear layers end in: {', '.join(ends) or 'there are none'}"))

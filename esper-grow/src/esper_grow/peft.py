@@ -1,0 +1,400 @@
+"""PEFT in and out: adapters as a folder with adapter_config.json and adapter_model.safetensors.
+
+    save_adapters(model, "adapters")                       # what grew in the model
+    peft.PeftModel.from_pretrained(base, "adapters")       # in PEFT, which merges and swaps it as its own
+    load_adapters(base, "adapters")                        # as kept seeds
+
+In float32 the outputs are equal to the bit. With a base of half precision they agree up to its rounding. Reading runs
+no code: JSON and safetensors alone are read, of files of a bounded size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as decode, save as encode
+from torch import Tensor, nn
+
+from esper_blueprints.ia3 import Ia3
+from esper_blueprints.lora import Lora
+from esper_core.growth import Host, Variety, graft
+from esper_core.leyline.actions import Blend
+from esper_core.leyline.errors import GrowthError, Problem, suggestion
+from esper_core.leyline.files import read_bytes
+from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.specs import Site, SlotPlace
+from esper_core.plugins import load_plugins
+from esper_grow.adaptation import linear_shape
+from esper_grow.peft_growth import keep_growth_with_adapters
+from esper_run.runs.checkpoint_files import tensor_bytes
+from esper_run.runs.directory import report_os_errors, write_atomically, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_core import BlueprintSpec
+    from esper_core.growth import Seed
+
+CONFIGURATION: Final = "adapter_config.json"
+TENSORS: Final = "adapter_model.safetensors"
+
+_PREFIX: Final = "base_model.model."
+"""Of the names of modules in a PeftModel, and so of all keys in its files."""
+
+_NEUTRAL: Final = frozenset(
+    {
+        *("auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out"),
+        *("for_esper_grow.load", "inference_mode", "layers_pattern", "layers_to_transform", "megatron_core"),
+        *(
+            "peft_type",
+            "peft_version",
+            "qalora_group_size",
+            "revision",
+            "runtime_config",
+            "target_modules",
+            "task_type",
+        ),
+        *("r", "lora_alpha", "rank_pattern", "alpha_pattern", "lora_dropout", "use_rslora", "feedforward_modules"),
+        *("loftq_config", "eva_config", "init_ia3_weights"),
+    }
+)
+"""Settings of PEFT that are read, or that change no output of the adapters in a file."""
+
+_PLAIN_STARTS: Final = (None, True, False, "gaussian", "eva", "orthogonal")
+"""Initialisations of LoRA that leave the weights of the base as they are."""
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoraWeights:
+    """One LoRA as PEFT stores it."""
+
+    down: Tensor
+    up: Tensor
+    alpha: float
+    rslora: bool
+    dropout: float
+
+    @property
+    def rank(self) -> int:
+        return len(self.down)
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+
+def save_adapters(model: nn.Module, folder: str | Path) -> None:
+    """Save the adapters that grew in a model as a folder of PEFT; the base is not saved.
+
+    The folder fits the model without what grew, or the base of a PeftModel, whose own adapters are not saved. Several
+    LoRAs at one place become one of their joint rank, up to rounding.
+
+    Raises:
+        GraftError: the model has no slots.
+        GrowthError: seeds are alive (E336), or nothing grew, or PEFT cannot express what grew (E337).
+        RunFolderError: the folder cannot be written.
+    """
+    host = Host(model)
+    if living := [f"{seed.blueprint} in {slot.name}" for slot in host.slots.each() for seed in slot.nursery]:
+        hint = "Keep or prune them first: close() of their Gardener prunes them."
+        raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
+    grown = {at: slot for at, slot in host.slots.by_module.items() if slot.fossils}
+    if not grown:
+        msg = "nothing grew in the model"
+        raise _inexpressible(msg)
+    layers = {at: model.get_submodule(at) for at in grown}
+    for at, slot in grown.items():
+        _refuse_inexpressible(slot.name, slot.fossils, layers[at], of_part=slot.part is not None)
+    names = {at: _name_in_peft(model, at) for at in grown}
+    kinds = {type(seed.block) for slot in grown.values() for seed in slot.fossils}
+    config: dict[str, Any] = {"bias": "none"} if kinds == {Lora} else {"feedforward_modules": []}
+    if kinds == {Lora}:
+        weights = {names[at]: _joined(slot.name, slot.fossils) for at, slot in grown.items()}
+        config |= _lora_config(weights)
+        tensors = {f"{name}.lora_A.weight": lora.down for name, lora in weights.items()}
+        tensors |= {f"{name}.lora_B.weight": lora.up for name, lora in weights.items()}
+    elif kinds == {Ia3}:
+        config["peft_type"] = "IA3"
+        tensors = {f"{names[at]}.ia3_l": _factors(slot.fossils) for at, slot in grown.items()}
+    else:
+        listed = ", ".join(f"{seed.blueprint} in {slot.name}" for slot in grown.values() for seed in slot.fossils)
+        msg = f"a folder of PEFT holds adapters of one kind, and the model has {listed}"
+        raise _inexpressible(msg)
+    config |= {
+        "base_model_name_or_path": getattr(getattr(model, "config", None), "_name_or_path", None) or None,
+        "fan_in_fan_out": all(type(layer).__name__ == "Conv1D" for layer in layers.values()),
+        "inference_mode": True,
+        "target_modules": _targets(model, list(names.values())),
+        "task_type": None,
+    }
+    folder = Path(folder)
+    with report_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    contiguous = {_PREFIX + key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+    write_atomically(folder / TENSORS, encode(contiguous, metadata={"format": "pt"}))
+    write_json(folder / CONFIGURATION, config)
+
+
+def load_adapters(model: ModelT, folder: str | Path, *, example: Any = None) -> ModelT:
+    """Load a folder of PEFT, with LoRA or IA³, into a model as kept seeds, and return it.
+
+    The model is the base, or has slots that keep nothing yet behind the layers that the folder names. A ``Gardener``
+    without ``slots`` trains what was loaded, if its optimizer has it, and grows more beside it.
+
+    Args:
+        model: The base. It is grafted, unless it has slots.
+        folder: With ``adapter_config.json`` and ``adapter_model.safetensors``.
+        example: One batch of inputs, as ``graft`` takes it. Without it layers are taken to get tokens, which matters
+            only for what grows there later.
+
+    Raises:
+        GraftError: a layer cannot have a slot.
+        GrowthError: a file is missing or damaged (E332), is of another model (E334), or has what Esper does not (E337).
+    """
+    folder = Path(folder)
+    config, tensors = _read_config(folder / CONFIGURATION), _read_tensors(folder / TENSORS)
+    suffixes = (".ia3_l",) if config["peft_type"] == "IA3" else (".lora_A.weight", ".lora_B.weight")
+    blueprints = {
+        name: "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, tensors[name + suffixes[0]], folder)
+        for name in _modules(tensors, suffixes, folder)
+    }
+    prefix = _PREFIX if hasattr(model, "peft_config") else ""
+    _refuse_other_model(
+        model, {prefix + name: [tensors[name + end] for end in suffixes] for name in blueprints}, folder
+    )
+    host = Host(model)
+    if not host.is_grafted:
+        graft(model, {prefix + name: SlotPlace(prefix + name, stack=2) for name in blueprints}, example=example)
+    slots = host.slots.by_module
+    if blocked := [name for name in blueprints if prefix + name not in slots or len(slots[prefix + name].seeds)]:
+        message = f"the model has slots, and none that is empty behind {', '.join(blocked[:3])}"
+        raise GrowthError(Problem("E334", message, hint="Load adapters into the plain model, before it is grafted."))
+    registry = load_plugins().registry
+    for name, blueprint in blueprints.items():
+        component = registry.find("blueprint", blueprint)
+        variety = Variety(component.id, cast("BlueprintSpec", component.spec), component.load(), component.title)
+        _plant(model, prefix + name, variety, [tensors[name + end] for end in suffixes])
+    keep_growth_with_adapters(model)
+    return model
+
+
+def _plant(model: nn.Module, at: str, variety: Variety, tensors: Sequence[Tensor]) -> None:
+    """Put a seed with these weights into the slot behind a linear layer, as if it had been kept there."""
+    slot, shape = Host(model).slots.by_module[at], linear_shape(model.get_submodule(at))
+    assert shape is not None
+    if slot.site is None:
+        slot.site = Site("tokens", shape[1], (1,), inputs=shape[0])
+    seed = Host(model).plant(slot.name, variety, 0)
+    with torch.no_grad():
+        if isinstance(seed.block, Ia3):
+            seed.block.change.copy_(tensors[0].flatten() - 1.0)
+        else:
+            block = cast("Lora", seed.block)
+            block.down.weight.copy_(tensors[0])
+            block.up.weight.copy_(tensors[1])
+    seed.stage, seed.kept = Stage.FOSSILISED, 0
+    slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE
+
+
+# --- saving
+
+
+def _refuse_inexpressible(slot: str, fossils: Sequence[Seed], layer: nn.Module, *, of_part: bool) -> None:
+    """Raise GrowthError (E337) if PEFT has no adapter that does what grew in a slot."""
+    for seed in fossils:
+        what = f"{seed.blueprint} in {slot}"
+        if type(seed.block) not in (Lora, Ia3):
+            msg = f"PEFT has no adapter that computes what {what} does"
+            raise _inexpressible(msg)
+        if seed.blend is not Blend.ADD:
+            msg = f"PEFT adds adapters, and {what} is blended in by {seed.blend}"
+            raise _inexpressible(msg)
+        if linear_shape(layer) is None or of_part:
+            msg = f"PEFT adapts linear layers, and {what} is behind a {type(layer).__name__}"
+            raise _inexpressible(msg)
+    if len(fossils) > 1 and any(isinstance(seed.block, Ia3) for seed in fossils):
+        msg = f"PEFT has one IA³ for a layer, and {slot} keeps {len(fossils)} seeds"
+        raise _inexpressible(msg)
+
+
+def _joined(slot: str, fossils: Sequence[Seed]) -> _LoraWeights:
+    """Return the LoRAs of a slot as one: the ranks are joined, and the scales of all but the first folded in."""
+    blocks = [cast("Lora", seed.block) for seed in fossils]
+    first, dropouts = blocks[0], [_dropout(block) for block in blocks]
+    if len(set(dropouts)) > 1:
+        msg = f"PEFT has one dropout for a layer, and {slot} has {', '.join(map(str, dropouts))}"
+        raise _inexpressible(msg)
+    if len(blocks) == 1:
+        return _LoraWeights(first.down.weight, first.up.weight, first.alpha, first.rslora, dropouts[0])
+    down = torch.cat([block.down.weight for block in blocks])
+    up = torch.cat([block.up.weight * (block.scale / first.scale) for block in blocks], dim=1)
+    return _LoraWeights(down, up, first.scale * len(down), rslora=False, dropout=dropouts[0])
+
+
+def _dropout(block: Lora) -> float:
+    return 0.0 if block.dropout is None else block.dropout.p
+
+
+def _factors(fossils: Sequence[Seed]) -> Tensor:
+    """Return the factors of an IA³, as PEFT keeps them for a layer whose outputs are scaled."""
+    (seed,) = fossils
+    return 1.0 + cast("Ia3", seed.block).change.unsqueeze(1)
+
+
+def _lora_config(weights: Mapping[str, _LoraWeights]) -> dict[str, Any]:
+    """Return the settings of PEFT's LoRA: those of the first layer, and patterns for others."""
+    first = next(iter(weights.values()))
+    dropouts = sorted({lora.dropout for lora in weights.values()})
+    if len(dropouts) > 1:
+        msg = f"PEFT has one dropout for all layers, and here are {', '.join(map(str, dropouts))}"
+        raise _inexpressible(msg)
+    rslora = all(lora.rslora for lora in weights.values())
+    alphas = {name: lora.alpha if rslora == lora.rslora else lora.scale * lora.rank for name, lora in weights.items()}
+    shown = {name: int(alpha) if alpha == int(alpha) else alpha for name, alpha in alphas.items()}
+    default = next(iter(shown.values()))
+    return {
+        "peft_type": "LORA",
+        "r": first.rank,
+        "lora_alpha": default,
+        # A pattern also means all layers whose names end alike, unless it begins with ^.
+        "rank_pattern": {_pattern(name): lora.rank for name, lora in weights.items() if lora.rank != first.rank},
+        "alpha_pattern": {_pattern(name): alpha for name, alpha in shown.items() if alpha != default},
+        "use_rslora": rslora,
+        "lora_dropout": dropouts[0],
+    }
+
+
+def _pattern(name: str) -> str:
+    return f"^{re.escape(name)}"
+
+
+def _targets(model: nn.Module, names: Sequence[str]) -> list[str] | str:
+    """Return the layers as PEFT names them: a list, or a pattern where an end of a name would mean others, too."""
+    others = {_name_in_peft(model, name) for name, _ in model.named_modules()} - set(names)
+    if any(other.endswith(f".{name}") for other in others for name in names):
+        return "|".join(map(re.escape, names))
+    return list(names)
+
+
+def _name_in_peft(model: nn.Module, at: str) -> str:
+    """Return the name of a module in the plain base, where ``model`` may be a PeftModel of it."""
+    return (at.removeprefix(_PREFIX) if hasattr(model, "peft_config") else at).removesuffix(".base_layer")
+
+
+def _inexpressible(message: str) -> GrowthError:
+    return GrowthError(Problem("E337", message, hint="esper_grow.save keeps everything that grew, with its base."))
+
+
+# --- loading
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """Return the settings of PEFT; GrowthError for one that changes what the adapters compute, and is not known."""
+    try:
+        config = json.loads(_bytes(file, None))
+        kind = config["peft_type"]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise _unreadable(file, f"{type(error).__name__}: {error}") from error
+    if kind not in ("LORA", "IA3"):
+        raise _unknown(file, f"adapters of the kind {kind!r}")
+    config.setdefault("use_rslora", False)
+    if config.get("init_lora_weights") not in _PLAIN_STARTS:
+        raise _unknown(file, f"init_lora_weights={config['init_lora_weights']!r}, which changes the base")
+    for name, value in config.items():
+        if value and value != "none" and name not in _NEUTRAL | {"init_lora_weights"}:
+            raise _unknown(file, f"{name}={value!r}")
+    if config.get("feedforward_modules"):
+        raise _unknown(file, "IA³ of inputs (feedforward_modules)")
+    return cast("dict[str, Any]", config)
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors by their names in the base."""
+    try:
+        tensors = decode(_bytes(file, tensor_bytes()))
+    except SafetensorError as error:
+        raise _unreadable(file, str(error)) from error
+    return {key.removeprefix(_PREFIX): value for key, value in tensors.items()}
+
+
+def _modules(tensors: Mapping[str, Tensor], suffixes: Sequence[str], folder: Path) -> list[str]:
+    """Return the names of the adapted layers; GrowthError if there are other tensors, or some are missing."""
+    names = [key.removesuffix(suffixes[0]) for key in tensors if key.endswith(suffixes[0])]
+    expected = {name + suffix for name in names for suffix in suffixes}
+    if not names or expected != tensors.keys():
+        strange = sorted(expected ^ tensors.keys())[:3]
+        raise _unknown(folder / TENSORS, f"the tensors {', '.join(strange) or 'of no layer'}")
+    return names
+
+
+def _lora_of(config: Mapping[str, Any], name: str, down: Tensor, folder: Path) -> str:
+    """Return the LoRA of a layer as the name of a blueprint with settings."""
+    file = folder / CONFIGURATION
+    try:
+        alpha = float(config.get("lora_alpha", 8))
+        for pattern, value in (config.get("alpha_pattern") or {}).items():
+            if _matches(pattern, name, file):
+                alpha = float(value)
+                break
+        rslora, dropout = bool(config["use_rslora"]), float(config.get("lora_dropout") or 0.0)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(file, f"{type(error).__name__}: {error}") from error
+    settings = {"alpha": alpha if alpha != len(down) else None, "rslora": rslora or None, "dropout": dropout or None}
+    more = "".join(f",{key}={value}" for key, value in settings.items() if value is not None)
+    return f"blueprints/lora(rank={len(down)}{more})"
+
+
+def _matches(pattern: str, name: str, file: Path) -> bool:
+    """Return whether a pattern of PEFT means a layer, by its whole name or its end."""
+    literal = re.sub(r"\\(.)", r"\1", pattern.removeprefix("^").removesuffix("$"))
+    # Others are not run: a regular expression from anywhere may take for ever.
+    if not re.fullmatch(r"[\w.\-]+", literal):
+        raise _unknown(file, f"the pattern {pattern!r}")
+    return name == literal or (not pattern.startswith("^") and name.endswith(f".{literal}"))
+
+
+def _refuse_other_model(model: nn.Module, layers: Mapping[str, Sequence[Tensor]], folder: Path) -> None:
+    """Raise GrowthError (E334) if the model has no such linear layers."""
+    modules = dict(model.named_modules())
+    problems = []
+    for name, tensors in layers.items():
+        shape = linear_shape(modules[name]) if name in modules else None
+        expected = (tensors[0].shape[-1], len(tensors[-1])) if len(tensors) > 1 else (None, tensors[0].numel())
+        if shape is None:
+            linear = [other for other, module in modules.items() if linear_shape(module) is not None]
+            problems.append(f"{name} is no linear layer of the model. {suggestion(name, linear)}")
+        elif shape[1] != expected[1] or expected[0] not in (None, shape[0]):
+            problems.append(
+                f"{name} maps {shape[0]} to {shape[1]} features, and the adapter {expected[0]} to {expected[1]}"
+            )
+    if problems:
+        message = f"{folder} does not fit this {type(model).__name__}"
+        raise GrowthError(Problem("E334", message, hint="\n".join(problems[:3])))
+
+
+def _bytes(file: Path, most: int | None) -> bytes:
+    try:
+        return read_bytes(file, most, follow=True)  # a model hub's cache keeps links to its files
+    except OSError as error:
+        hint = f"A folder of PEFT has {CONFIGURATION} and {TENSORS}; older files of pickles are not read."
+        message = f"cannot read {file}: {error.strerror or error}"
+        raise GrowthError(Problem("E332", message, hint=hint)) from error
+
+
+def _unreadable(file: Path, why: str) -> GrowthError:
+    return GrowthError(
+        Problem("E332", f"{file} is not a file of PEFT", hint=f"{why}\nIt is incomplete, or was changed.")
+    )
+
+
+def _unknown(file: Path, what: str) -> GrowthError:
+    message = f"{file} has {what}, which no blueprint of Esper has"
+    return GrowthError(Problem("E337", message, hint="A PeftModel that has loaded it can be a host."))

@@ -86,6 +86,14 @@ def cast_while_a_seed_lives(loop: Any) -> None:
     loop.epoch()
 
 
+def unfreeze_the_base(loop: Any) -> None:
+    loop.model.stem.requires_grad_(requires_grad=False)
+    loop.optimizer = adam([parameter for parameter in loop.model.parameters() if parameter.requires_grad])
+    loop.tended(GERMINATE).epoch()
+    loop.model.requires_grad_(requires_grad=True)
+    loop.epoch()
+
+
 def replace_a_layer(loop: Any) -> None:
     loop.tended(GERMINATE).epoch()
     loop.model.stem = nn.Conv1d(1, 4, 1)
@@ -213,6 +221,7 @@ def load_what_was_before(loop: Any) -> None:
         (close_early, r"E371 close\(\) pruned .*test/local-conv in stem"),
         (make_another, "E357 .*has a Gardener already"),
         (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
+        (unfreeze_the_base, r"E358 .*frozen parameters require gradients now, such as stem\.(?s:.)*Freeze them again"),
         (replace_a_layer, 'E358 slot "stem" acts no more, because its module was replaced'),
         (replace_the_optimizer, "E345 .*the optimizer did not step"),
         (replace_one_of_two_optimizers, "E374 1 of 2 optimizers.*did not step"),

@@ -143,7 +143,8 @@ class Component:
             values = model.model_validate_strings(pairs).model_dump()
         except (AttributeError, ValueError) as error:
             message = f"{self.title} does not take the settings {text}"
-            raise ConfigError(Problem("E120", message, hint=f"{error}" if model else "It has none.")) from None
+            hint = f"{error}\nIts settings: {', '.join(model.model_fields)}" if model else "It has none."
+            raise ConfigError(Problem("E120", message, hint=hint)) from None
         spec = replace(spec, params=spec.params.format(**values))
         return replace(self, id=self.id + text, target=partial(self.load(), **values), spec=spec)
 

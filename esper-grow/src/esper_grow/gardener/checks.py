@@ -17,7 +17,7 @@ from esper_core.leyline.errors import GrowthError, Problem, suggestion
 from esper_grow.gardener.traces import HostAutocast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 log = logging.getLogger("esper")
 
@@ -94,11 +94,12 @@ def state_mismatch(why: str) -> GrowthError:
 class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._host = Host(model)
+    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._host, self._optimizers = Host(model), optimizers
         self.of_host = self._host.parameters()
         """The host's parameters by name, as they were at the latest thorough check."""
         self._recorded = self._now()
+        self._frozen = {name for name, parameter in self.of_host.items() if not parameter.requires_grad}
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
         return {(parameter.dtype, parameter.device) for parameter in self.of_host.values()}
@@ -110,12 +111,26 @@ class ModelForm:
         """
         if thorough:
             self.of_host = self._host.parameters()
+            self._refuse_unfrozen()
         now = self._now()
         if branched and now != self._recorded:
             message = f"the model was {_listed(self._recorded)} when seeds germinated, and is {_listed(now)}"
             hint = "Move or cast it before the Gardener is made, or after close(); for less precision use autocast."
             raise GrowthError(Problem("E358", message, hint=hint))
         self._recorded = now
+
+    def _refuse_unfrozen(self) -> None:
+        """Raise GrowthError (E358) if frozen parameters get gradients now, which no optimizer uses."""
+        if not (unfrozen := [name for name in self._frozen & self.of_host.keys() if self.of_host[name].requires_grad]):
+            return
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        owned = {id(parameter) for group in groups for parameter in group["params"]}
+        if unused := sorted(name for name in unfrozen if id(self.of_host[name]) not in owned):
+            message = (
+                f"{len(unused)} frozen parameters require gradients now, such as {unused[0]}, and no optimizer has them"
+            )
+            hint = "Freeze them again, which saves their time and memory, or give them to the optimizer."
+            raise GrowthError(Problem("E358", message, hint=hint))
 
 
 def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:

@@ -173,7 +173,7 @@ class Gardener:
             data = Validation(validation, losses, seed, growth.gates)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._environment], 1, network.lost.faults)
-            self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
+            self._feed, self._form, self._closed = BatchFeed(), ModelForm(model, self._optimizers), False
             self._stale = StaleCopies(model, self._form)
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)

@@ -1,0 +1,342 @@
+"""Adapters as folders of PEFT, in and out, and what the loops that train them contain."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import esper_grow as esper
+from esper_core import EsperError, SlotPlace, graft
+from esper_core.growth import Host, Variety
+from esper_core.leyline import Blend, Stage
+from esper_core.plugins import load_plugins
+from esper_grow.peft import load_adapters, save_adapters
+from tests.support.core_worlds import same
+from tests.support.loops import planned
+
+pytestmark = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
+
+WORDS = torch.randint(1, 30, (6, 8), generator=torch.Generator().manual_seed(0))
+
+
+def llama(**more: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=30, **size, **more)).eval()
+
+
+def gpt2() -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=30, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def bert() -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=30, **size)).eval()
+
+
+def logits(model: nn.Module, words: Tensor = WORDS) -> Tensor:
+    with torch.no_grad():
+        scores: Tensor = model(input_ids=words).logits
+    return scores
+
+
+def random_seeds(model: nn.Module) -> nn.Module:
+    """Let what grew be different from its birth."""
+    with torch.no_grad():
+        for slot in Host(model).slots.each():
+            for parameter in slot.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+LORA = {"r": 3, "lora_alpha": 7, "lora_dropout": 0.1, "init_lora_weights": False}
+FOLDERS = {
+    "LoRA": (llama, "LoraConfig", {**LORA, "target_modules": ["q_proj", "down_proj"]}),
+    "patterns": (
+        llama,
+        "LoraConfig",
+        {
+            **LORA,
+            "target_modules": "all-linear",
+            "use_rslora": True,
+            "rank_pattern": {"down_proj": 2},
+            "alpha_pattern": {"layers.1.mlp.down_proj": 5, "^model.layers.0.self_attn.q_proj": 9},
+        },
+    ),
+    "Conv1D": (gpt2, "LoraConfig", {**LORA, "target_modules": ["c_attn"], "fan_in_fan_out": True}),
+    "BERT": (bert, "LoraConfig", {**LORA, "target_modules": ["query", "intermediate.dense"]}),
+    "IA3": (llama, "IA3Config", {"target_modules": ["k_proj"], "feedforward_modules": [], "init_ia3_weights": False}),
+}
+
+
+@pytest.mark.library("peft")
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
+    peft = pytest.importorskip("peft")
+    build, config, settings = FOLDERS[kind]
+    theirs = peft.get_peft_model(build(), getattr(peft, config)(**settings)).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = load_adapters(build(), tmp_path / "theirs")
+    expected = logits(theirs)
+    if kind == "IA3":  # d = l - 1 is rounded
+        torch.testing.assert_close(logits(model), expected)
+        expected = logits(model)
+    assert torch.equal(logits(model), expected)
+    save_adapters(model, tmp_path / "saved")
+    again = peft.PeftModel.from_pretrained(build(), tmp_path / "saved").eval()
+    assert torch.equal(logits(again), expected)
+    theirs.load_adapter(tmp_path / "saved", "esper")
+    theirs.set_adapter("esper")
+    assert torch.equal(logits(theirs), expected)
+    torch.testing.assert_close(logits(again.merge_and_unload()), expected)
+    torch.testing.assert_close(logits(esper.export(model)), expected)
+    esper.save(model, tmp_path / "whole")
+    assert torch.equal(logits(esper.load(build(), tmp_path / "whole")), expected)
+    with esper.disable_adapters(model):
+        assert torch.equal(logits(model), logits(build()))
+    half = load_adapters(build().to(torch.bfloat16), tmp_path / "saved")
+    theirs = peft.PeftModel.from_pretrained(build().to(torch.bfloat16), tmp_path / "saved").eval()
+    torch.testing.assert_close(logits(half), logits(theirs), rtol=0.02, atol=0.02)
+    assert all(seed.dtype is torch.float32 for seed in half.get_submodule(at_of(half)).parameters()) == (kind != "IA3")
+
+
+def at_of(model: nn.Module) -> str:
+    return f"{next(iter(Host(model).slots.by_module))}._esper"
+
+
+# --- loops
+
+
+def next_words(model: nn.Module, batch: Any) -> Tensor:
+    words, mask = batch if isinstance(batch, tuple) else (batch, torch.ones_like(batch))
+    scores = model(input_ids=words, attention_mask=mask).logits[:, :-1].float()
+    return nn.functional.cross_entropy(scores.transpose(1, 2), words[:, 1:], reduction="none").mean(1)
+
+
+def rows(count: int = 24) -> Tensor:
+    return (torch.randint(29, (count, 1)) + torch.arange(8)) % 29 + 1
+
+
+def padded(side: str) -> Callable[[], tuple[Tensor, Tensor]]:
+    def batch() -> tuple[Tensor, Tensor]:
+        words, mask = rows(), torch.ones(24, 8, dtype=torch.long)
+        mask[:12, slice(None, 3) if side == "left" else slice(5, None)] = 0
+        return words * mask, mask
+
+    return batch
+
+
+def grow(
+    model: Any, at: str, *, batch: Callable[[], Any] = rows, parts: int = 1, dtype: Any = None, compiled: bool = False
+) -> list[float]:
+    """Grow an adapter in a frozen model, keep it, train it, and return the validation losses."""
+    model.requires_grad_(requires_grad=False).train()
+    torch.manual_seed(1)
+    plan = {**esper.adapters(model, [at]), **planned(at, blueprint="lora(rank=4,alpha=8)", keep=2)}
+    factory, held_out, losses = partial(torch.optim.AdamW, lr=2e-2), [batch()], []
+    with esper.Gardener(model, factory, loss=next_words, validation=held_out, **plan) as gardener:
+        called = torch.compile(model, backend="eager") if compiled else model
+        for _ in range(8):
+            for micro_batch in range(6 * parts):
+                data = batch()
+                with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                    loss = next_words(called, data).mean() / parts
+                if loss.requires_grad:
+                    loss.backward()
+                if (micro_batch + 1) % parts == 0:
+                    gardener.optimizer.step()
+                    gardener.optimizer.zero_grad()
+                gardener.step(data)
+            losses.append(gardener.tend().signals.validation_loss)
+    model.eval()
+    return losses
+
+
+def checkpointed(model: Any) -> Any:
+    model.gradient_checkpointing_enable()
+    return model
+
+
+def int8() -> Any:
+    quantization = pytest.importorskip("torchao.quantization")
+    model = llama()
+    quantization.quantize_(model.model, quantization.Int8WeightOnlyConfig())
+    return model
+
+
+UP = "model.layers.0.mlp.up_proj"
+LOOPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any]]] = {
+    "plain": (llama, UP, {}),
+    "accumulation": (llama, UP, {"parts": 2}),
+    "checkpointing": (lambda: checkpointed(llama()), UP, {}),
+    "autocast": (llama, UP, {"dtype": torch.bfloat16}),
+    "bfloat16": (lambda: llama().to(torch.bfloat16), UP, {}),
+    "compiled": (llama, UP, {"compiled": True}),
+    "tied": (partial(llama, tie_word_embeddings=True), UP, {}),
+    "left": (llama, UP, {"batch": padded("left")}),
+    "right": (llama, UP, {"batch": padded("right")}),
+    "Conv1D": (gpt2, "transformer.h.0.mlp.c_fc", {}),
+    "int8": (int8, UP, {}),
+}
+
+
+@pytest.mark.library("peft")
+@pytest.mark.parametrize("kind", LOOPS)
+def test_an_adapter_grows_in_a_loop_and_is_one_of_peft(kind, tmp_path):
+    peft = pytest.importorskip("peft")
+    build, at, settings = LOOPS[kind]
+    model = build()
+    losses = grow(model, at, **settings)
+    assert losses[-1] < losses[0] - 0.02
+    assert len(Host(model).slots.named(at).fossils) == 1
+    base = Host.split_state(model.state_dict())[0]
+    if kind != "int8":  # its tensors have no bits to compare
+        assert same(base, build().state_dict())
+    assert [name for name, parameter in model.named_parameters() if parameter.requires_grad and at not in name] == []
+    save_adapters(model, tmp_path)
+    again = peft.PeftModel.from_pretrained(build(), tmp_path).eval()
+    compare = torch.testing.assert_close if kind == "bfloat16" else torch.equal
+    assert compare(logits(again), logits(model)) is not False
+    prompt = {"input_ids": WORDS[:, :4], "attention_mask": torch.ones(6, 4, dtype=torch.long)}
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    cached, slow = (model.generate(**prompt, **options, use_cache=cache) for cache in (True, False))
+    if kind != "bfloat16":
+        assert torch.equal(cached, slow)
+        assert torch.equal(again.generate(**prompt, **options), cached)
+
+
+@pytest.mark.library("peft")
+def test_a_saved_model_goes_on_and_several_loras_of_a_place_are_joined(tmp_path):
+    """Through save_pretrained of the whole model, and load_adapters."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    from esper_grow.integrations.transformers import from_pretrained
+
+    model = llama()
+    grow(model, UP)
+    model.save_pretrained(tmp_path / "whole")
+    assert torch.equal(logits(from_pretrained(transformers.LlamaForCausalLM, tmp_path / "whole").eval()), logits(model))
+    save_adapters(model, tmp_path / "first")
+    base = llama().requires_grad_(requires_grad=False)
+    model = load_adapters(base, tmp_path / "first", example={"input_ids": WORDS})
+    plan = planned(UP, blueprint="lora(rank=2,rslora=true)", keep=2)
+    optimizer = torch.optim.AdamW([*Host(model).slots.named(UP).parameters()], lr=1e-2)
+    with esper.Gardener(model, optimizer, loss=next_words, validation=[rows()], seed_lr=1e-2, **plan) as gardener:
+        for _ in range(4):
+            data = rows()
+            optimizer.zero_grad()
+            next_words(model, data).mean().backward()
+            optimizer.step()
+            gardener.step(data)
+            gardener.tend()
+    fossils = Host(model).slots.named(UP).fossils
+    assert [seed.blueprint for seed in fossils] == [
+        f"blueprints/lora({settings})" for settings in ("rank=4,alpha=8.0", "rank=2,rslora=true")
+    ]
+    random_seeds(model)
+    save_adapters(model.eval(), tmp_path / "second")
+    again = peft.PeftModel.from_pretrained(llama(), tmp_path / "second").eval()
+    assert again.peft_config["default"].r == 6
+    torch.testing.assert_close(logits(again), logits(model))
+
+
+@pytest.mark.library("peft")
+def test_a_peft_model_is_a_host_whose_adapters_stay(tmp_path):
+    peft = pytest.importorskip("peft")
+    theirs = peft.get_peft_model(llama(), peft.LoraConfig(**LORA, target_modules=["up_proj"])).eval()
+    before, at = {name: value.clone() for name, value in theirs.state_dict().items()}, f"base_model.model.{UP}"
+    grow(theirs, at)
+    assert same(Host.split_state(theirs.state_dict())[0], before)
+    save_adapters(theirs, tmp_path)
+    with esper.disable_adapters(theirs):
+        alone = logits(theirs) - logits(llama())
+    grown = logits(peft.PeftModel.from_pretrained(llama(), tmp_path).eval())
+    assert json.loads((tmp_path / "adapter_config.json").read_bytes())["target_modules"] == [UP]
+    assert not torch.equal(grown, logits(llama()))
+    assert alone.any()
+
+
+# --- what is refused
+
+
+def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.Module:
+    """Let blueprints have grown behind a layer."""
+    registry = load_plugins().registry
+    if not Host(model).is_grafted:
+        graft(model, {at: SlotPlace(at, stack=3)}, example={"input_ids": WORDS})
+    for name in names:
+        component: Any = registry.find("blueprint", name)
+        seed = Host(model).plant(at, Variety(component.id, component.spec, component.load()), 0)
+        seed.stage, seed.blend = Stage.FOSSILISED, blend
+    return model
+
+
+@pytest.mark.parametrize(
+    ("grown", "message"),
+    [
+        (lambda: graft(llama(), [UP]), "E337 nothing grew"),
+        (lambda: put(llama(), UP, "bottleneck_adapter"), "E337 .*bottleneck_adapter in model.*esper_grow.save"),
+        (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
+        (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers, .*LlamaMLP"),
+        (lambda: put(llama(), UP, "lora", "ia3"), "E337 PEFT has one IA³"),
+        (lambda: put(llama(), UP, "lora", "lora(dropout=0.1)"), "E337 PEFT has one dropout .*0.0, 0.1"),
+    ],
+)
+def test_what_peft_cannot_express_is_refused_by_name(grown, message, tmp_path):
+    with pytest.raises(EsperError, match=f"(?s){message}"):
+        save_adapters(grown(), tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def edit(**settings: Any) -> Callable[[Any], None]:
+    def change(folder: Any) -> None:
+        file = folder / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (edit(use_dora=True), "E337 .*use_dora=True, which no blueprint"),
+        (edit(modules_to_save=["score"]), "E337 .*modules_to_save"),
+        (edit(init_lora_weights="pissa"), "E337 .*pissa.*changes the base"),
+        (edit(peft_type="LOHA"), "E337 .*'LOHA'"),
+        (edit(alpha_pattern={"(a+)+b": 3}), "E337 .*the pattern"),
+        (edit(lora_alpha="x"), "E332 .*not a file of PEFT"),
+        (lambda folder: (folder / "adapter_config.json").write_text("[]"), "E332 .*not a file of PEFT"),
+        (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"x"), "E332 .*not a file of PEFT"),
+        (lambda folder: (folder / "adapter_model.safetensors").unlink(), "E332 .*cannot read.*pickles are not read"),
+    ],
+)
+def test_a_folder_that_means_something_else_is_refused_and_the_model_stays(damage, message, tmp_path):
+    save_adapters(put(llama(), UP, "lora"), tmp_path)
+    load_adapters(llama(), tmp_path)
+    damage(tmp_path)
+    model = llama()
+    with pytest.raises(EsperError, match=f"(?s){message}"):
+        load_adapters(model, tmp_path)
+    assert not Host(model).is_grafted
+
+
+def test_a_folder_for_another_model_is_refused(tmp_path):
+    save_adapters(put(llama(), UP, "lora"), tmp_path)
+    with pytest.raises(EsperError, match=r"(?s)E334 .*up_proj is no linear layer of the model"):
+        load_adapters(gpt2(), tmp_path)
+    wide = nn.Module()
+    wide.model = nn.ModuleDict({"layers": nn.ModuleList([nn.ModuleDict({"mlp": nn.ModuleDict()})])})
+    wide.model["layers"][0]["mlp"]["up_proj"] = nn.Linear(20, 32)
+    with pytest.raises(EsperError, match=r"(?s)E334 .*maps 20 to 32 features, and the adapter 16 to 32"):
+        load_adapters(wide, tmp_path)
+    with pytest.raises(EsperError, match="E334 the model has slots, and none that is empty"):
+        load_adapters(graft(llama(), ["model.layers.1.mlp.up_proj"]), tmp_path)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from esper_core.leyline import PluginError
+from esper_core.leyline import ConfigError, PluginError
 
 BLOCKS = """
 from pydantic import BaseModel
@@ -78,3 +78,34 @@ LOST = f"has settings that cannot be loaded: AttributeError: {LACKS} 'Nope'"
 def test_invalid_settings_declaration_is_reported(component, refusal, settings, code, fault, more) -> None:
     task = component("my_blocks:Tiny", f'TaskSpec(settings="my_blocks:{settings}")')
     assert refusal(task.settings_model) == (PluginError, f"{code} {TASK} {fault}\n  {more}{TELL}")
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("", ("extra/tiny", "3*c", 3)),
+        ("(width=5)", ("extra/tiny(width=5)", "5*c", 5)),
+        ("( width = 5 )", ("extra/tiny(width=5)", "5*c", 5)),
+        ("(width=x)", "width: Input should be a valid integer"),
+        ("(5)", "5: Extra inputs are not permitted. Its settings: width"),
+        ("(width=5", "width: Input should be a valid integer"),
+    ],
+)
+def test_settings_of_a_blueprint_stand_behind_its_name(load, workshop, text, outcome) -> None:
+    strict = BLOCKS.replace("(BaseModel)", "(BaseModel, extra='forbid')")
+    workshop.write("my_blocks", strict + "def build(site, *, width): return width\n")
+    source = (
+        "from esper_core import BlueprintSpec, hookimpl\n"
+        "@hookimpl\n"
+        "def esper_register_blueprints(registry):\n"
+        "    spec = BlueprintSpec('vector', '{width}*c', settings='my_blocks:Settings')\n"
+        "    registry.add('tiny', 'my_blocks:build', spec)\n"
+    )
+    registry = load(workshop.package(source)).registry
+    if isinstance(outcome, str):
+        with pytest.raises(ConfigError, match=f"E120 .*extra/tiny.* does not take(?s:.)*({outcome})"):
+            registry.find("blueprint", f"tiny{text}")
+        return
+    component = registry.find("blueprint", f"tiny{text}")
+    assert (component.id, component.spec.params, component.load()(None)) == outcome
+    assert registry.match("blueprint", "*")[0].spec.params == "3*c"

@@ -107,11 +107,10 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
     half = load_adapters(build().to(torch.bfloat16), tmp_path / "saved")
     theirs = peft.PeftModel.from_pretrained(build().to(torch.bfloat16), tmp_path / "saved").eval()
     torch.testing.assert_close(logits(half), logits(theirs), rtol=0.02, atol=0.02)
-    assert all(seed.dtype is torch.float32 for seed in half.get_submodule(at_of(half)).parameters()) == (kind != "IA3")
-
-
-def at_of(model: nn.Module) -> str:
-    return f"{next(iter(Host(model).slots.by_module))}._esper"
+    seeds = [parameter for slot in Host(half).slots.each() for parameter in slot.parameters()]
+    assert {parameter.dtype for parameter in seeds} == {torch.bfloat16 if kind == "IA3" else torch.float32}
+    esper.save(half, tmp_path / "half")
+    assert torch.equal(logits(esper.load(build().to(torch.bfloat16), tmp_path / "half")), logits(half))
 
 
 # --- loops

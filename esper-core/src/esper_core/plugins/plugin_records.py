@@ -137,14 +137,16 @@ class Component:
         model: Any = self.settings_model() if isinstance(spec, specs.BlueprintSpec) else None
         if not (text or model):
             return self
-        text = f"({text.replace(' ', '')}" if text else ""
+        text = text and f"({text.replace(' ', '')}"
+        pairs = dict(pair.partition("=")[::2] for pair in text[1:-1].split(",") if pair)
         try:
-            pairs = dict(pair.split("=") for pair in text[1:-1].split(",") if pair)
             values = model.model_validate_strings(pairs).model_dump()
         except (AttributeError, ValueError) as error:
-            message = f"{self.title} does not take the settings {text}"
-            hint = f"{error}\nIts settings: {', '.join(model.model_fields)}" if model else "It has none."
-            raise ConfigError(Problem("E120", message, hint=hint)) from None
+            hint = "It has none."
+            if model:
+                first = getattr(error, "errors")()[0]  # noqa: B009
+                hint = f"{first['loc'][0]}: {first['msg']}. Its settings: {', '.join(model.model_fields)}"
+            raise ConfigError(Problem("E120", f"{self.title} does not take {text}", hint=hint)) from None
         spec = replace(spec, params=spec.params.format(**values))
         return replace(self, id=self.id + text, target=partial(self.load(), **values), spec=spec)
 

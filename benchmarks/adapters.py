@@ -151,7 +151,7 @@ class Adapted:
         assert profile.profiler is not None
         events = profile.profiler.kineto_results.events()
         changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-        return max(accumulate(size for _, size in changes)) / 2**20
+        return float(max(accumulate(size for _, size in changes))) / 2**20
 
 
 def beside_peft(turns: int) -> list[Figure]:

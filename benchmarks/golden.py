@@ -55,7 +55,7 @@ RUNS = {
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",
     "metric": MNIST + "policy: heuristic\ngrowth: {gates: strict, evidence: metric, price: 1e-6, nursery: 2}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 50}\n",
-    "permissive": MNIST + "policy: heuristic\ngrowth: {gates: permissive, price: 1e-6}\n"
+    "priced": MNIST + "policy: heuristic\ngrowth: {price: {of: parameters, doubling: 0.001}, average: 4}\n"
     "environments: 2\nepisode: {steps: 24, batches: 8, batch_size: 50}\n",
     "tokens": "task: marked-sum\nhost: token-mlp\nslots:\n  early: {blueprints: [attention, gru_mixer, mlp]}\n"
     "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n" + SHADOW,

@@ -74,13 +74,13 @@ def conv_network() -> Parts:
 
 
 def token_network() -> Parts:
-    """Return a network of tokens, SGD, and permissive gates."""
+    """Return a network of tokens, SGD, and gates that are off."""
     torch.manual_seed(3)
     embedding = nn.Sequential(nn.Embedding(12, 16), nn.Linear(16, 16), nn.GELU())
     model = nn.Sequential(embedding, nn.Flatten(), nn.Linear(160, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-    return model, optimizer, schedule, {"blueprints": ["mlp"], "growth": {"gates": "permissive"}}
+    return model, optimizer, schedule, {"blueprints": ["mlp"], "growth": {"gates": "off"}}
 
 
 def tokens() -> tuple[list[Batch], list[Batch]]:

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
+from esper_core.growth.averages import LEAST_CORRELATION
 from esper_core.leyline.constants import (
     CHECKPOINT_SHARE,
     CONFIDENCE,
     GATE_ALPHA,
-    NATS_PER_PARAMETER,
     SINK_DRAIN_SECONDS,
 )
+from esper_core.leyline.prices import DOUBLING, SEED
 from esper_scale.stores.plugin import MAX_GIB
 
 ROOT = Path(__file__).parents[1]
@@ -239,10 +239,10 @@ def default_run() -> Source:
 
 
 def gates() -> Source:
-    """Return the constants of the gates and of their simulation, and the gains that the page's table shows."""
-    simulated = run_path(str(ROOT / "benchmarks" / "science" / "gates.py"))
-    constants = [(simulated[name],) for name in ("DEVIATION", "CORRELATION")]
-    return [(GATE_ALPHA,), *constants, *tables(GATES, "| `conv_light` behind")]
+    """Return the constants of gates and prices."""
+    candidates = [100 * GATE_ALPHA / (place * (place + 1)) for place in (1, 2, 3)]
+    numbers = [GATE_ALPHA, 100 * GATE_ALPHA, DOUBLING, SEED, LEAST_CORRELATION, *candidates]
+    return [(number,) for number in numbers]
 
 
 def incubation() -> Source:
@@ -264,16 +264,20 @@ def linear_on_digits() -> float:
 PAGES = [
     Page("README.md", exempt={"3.11": "a version of Python", "0.1": "a version of Esper"}),
     Page("docs/why-grow.md", exempt={"95": "a confidence"}),
-    Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
-    Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
+    Page(POLICIES),
+    Page("docs/guides/probe-a-model.md"),
     Page("docs/guides/write-a-blueprint.md"),
     Page(FIRST_RUN, default_run, exempt={"3.11": "a version of Python"}),
     Page("docs/project/releases.md", exempt={"3.11": "a version of Python"}),
-    Page("docs/glossary.md", exempt={"0 to 1": "the range of alpha", "40": "points, in an example"}),
+    Page("docs/glossary.md", exempt={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/overview.md", exempt={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/counterfactuals.md"),
     Page("docs/concepts/incubation.md", incubation),
-    Page(GATES, gates, exempt={"−3": "a skewness to simulate"}),
+    Page(
+        GATES,
+        gates,
+        exempt={"0.0002": "a price, in an example", "1.3": "of a simulation"},
+    ),
     Page(
         STATISTICS,
         lambda: [(1 - CONFIDENCE,), (100 * (1 - CONFIDENCE),)],

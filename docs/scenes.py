@@ -164,7 +164,7 @@ def _garden(*varieties: Variety) -> tuple[nn.Module, Garden]:
     model = graft(nn.Sequential(nn.Linear(4, 4)), {"early": "0"}, example=torch.randn(2, 4))
     keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
     return model, Garden(
-        model, keeper, {"early": varieties}, seed=0, batches=1, settings=GrowthConfig(incubation="shadow")
+        model, keeper, {"early": varieties}, seed=0, batches=1, settings=GrowthConfig(gates="off", incubation="shadow")
     )
 
 

@@ -124,34 +124,12 @@ DIFFERENCES = {
 """The trials that the page on gates shows: seed, germination and step, and the first cells of their row."""
 
 DIGITS = (3, 3, 2, 1, 1, 2)
-TENS, ALLOWED = 10.0, 5.0
-"""Percent from which on a share has no fraction, and above which it is too large."""
-
-EACH_STEP = "each step, alpha / looks"
-PLANS = {
-    EACH_STEP: "**each step from 3, α / looks**",
-    "the same, by the plain normal bound": "the same, by the plain bound `mean − z·s/√n`",
-    "each step, alpha spent anew": "each step, full α each time",
-}
-SHAPES = {"skewed": "skewness about −3", "rare": "2 % catastrophes, skewness −5 to −10"}
 
 
 def trials(printed: str) -> dict[tuple[str, str, str], list[float]]:
     """Return the figures of trials that ``benchmarks.science.gates`` prints, by seed, germination and step."""
     lines = re.findall(r"^  (.+?) +germinated at +(\d+)  step +(\d+)  (.*)$", printed, re.MULTILINE)
     return {tuple(trial): [float(number) for number in NUMBER.findall(figures)] for *trial, figures in lines}
-
-
-def gates(printed: str) -> dict[tuple[str, str, str], list[float]]:
-    """Return by shape, examples and plan: wrong passes in percent, the gain needed, and that of a growing gain."""
-    figures, shape, examples = {}, "", ""
-    for line in printed.splitlines():
-        if head := re.match(r"  (\w+), (\d+) examples", line):
-            shape, examples = head.groups()
-        elif "passes at its price" in line:
-            plan, _, numbers = line.partition("passes at its price")
-            figures[shape, examples, plan.strip()] = [float(number) for number in NUMBER.findall(numbers)]
-    return figures
 
 
 def gate_differences() -> str:
@@ -172,29 +150,21 @@ def gate_differences() -> str:
     )
 
 
-def gate_plans() -> str:
-    """Return how often a worthless seed passes, and what a gain needs, by the plan of looks."""
-    figures = gates(GATES.read_text(encoding="utf-8"))
-    rows = []
-    for plan, name in PLANS.items():
-        passes, needs, growing = figures["skewed", "800", plan]
-        cells = (f"{passes:.1f} %", f"{needs:.3f}", f"{growing:.3f}")
-        rows.append((name, *(f"**{cell}**" if name.startswith("**") else cell for cell in cells)))
-    return table(("plan", "wrong passes", "needed", "needed, growing"), rows)
+def gate_cells() -> str:
+    """Return how often a worthless seed passes the gate before keeping, in each cell."""
+    lines = GATES.read_text(encoding="utf-8").split("worthless seeds that pass", 1)[1].splitlines()
+    head = [name.strip() for name in re.split(r"  +", lines[1].strip())]
+    rows = [re.split(r"  +", line.strip()) for line in lines[2:] if line.strip()[:1].isdigit() and "SE" not in line]
+    return table(tuple(name.replace("tau", "τ") for name in head), [tuple(row) for row in rows])
 
 
-def gate_errors() -> str:
-    """Return how often a worthless seed passes, by the shape of its differences and the number of examples."""
-    figures = gates(GATES.read_text(encoding="utf-8"))
-    counts = ("100", "200", "400", "800", "1600")
-    rows = []
-    for shape, name in SHAPES.items():
-        passes = [figures[shape, examples, EACH_STEP][0] for examples in counts]
-        cells = [f"{share:.0f} %" if share >= TENS else f"{share:.1f} %" for share in passes]
-        rows.append(
-            (name, *(f"**{cell}**" if share > ALLOWED else cell for share, cell in zip(passes, cells, strict=True)))
-        )
-    return table(("examples", *(f"{int(count):,}" for count in counts)), rows)
+def gate_power() -> str:
+    """Return how often useful seeds pass, by their place among candidates, and where a gain grows over ten looks."""
+    text = GATES.read_text(encoding="utf-8")
+    lines = re.findall(r"^correlation ([\d.]+), excess (\d) SE: (.*)$", text, re.MULTILINE)
+    rows = [(correlation, f"{excess} SE", *re.findall(r"\d+ %", shares)) for correlation, excess, shares in lines]
+    heads = (f"{place}{growing}" for place in ("first", "second", "third") for growing in ("", ", growing"))
+    return table(("correlation", "gain above the price", *heads), rows)
 
 
 def gallery() -> str:
@@ -208,8 +178,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "factors": factors,
     "gallery": gallery,
     "gate-differences": gate_differences,
-    "gate-errors": gate_errors,
-    "gate-plans": gate_plans,
+    "gate-cells": gate_cells,
+    "gate-power": gate_power,
     "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "probes": probes,

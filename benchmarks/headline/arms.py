@@ -19,7 +19,6 @@ from benchmarks.headline.cells import HOST, Setting, compose
 from benchmarks.headline.searches import Curve, asha, random_search
 from benchmarks.headline.trainings import FIRST_CLASSES, GROWING, EsperSettings, Job
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
-from esper_policies.settings import CAUTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,18 +47,9 @@ RETRAIN_SHARE: Final = 1 / 8
 
 
 def esper_settings(validation_examples: int) -> EsperSettings:
-    """Return how Esper grows, the same in every cell but for what depends on the number of validation examples.
-
-    A block has to bring a point of accuracy, and one more for each 1,000 parameters. Seeds are looked at for up to 26
-    steps: beside a trained host a block needs most of a small budget to show its gain. With few validation examples
-    gates cannot judge, and the policy is more cautious.
-    """
-    enough = validation_examples >= MIN_EXAMPLES_FOR_EVIDENCE
-    price = 1e-5
-    growth = {"incubation": "branch", "gates": "permissive" if enough else "off", "nursery": 2}
-    settings = {"patience": 20, "price": price, "fee": 0.01, "average": 1.0, "caution": 0.5 if enough else CAUTION}
-    policy = {"use": "heuristic", "settings": settings}
-    return EsperSettings({"policy": policy, "twin": False, "growth": {**growth, "evidence": "metric", "price": price}})
+    """Return how Esper grows: by its defaults. Few validation examples no gate can judge: there the policy decides."""
+    gates = "strict" if validation_examples >= MIN_EXAMPLES_FOR_EVIDENCE else "off"
+    return EsperSettings({"policy": "heuristic", "twin": False, "growth": {"gates": gates, "evidence": "metric"}})
 
 
 def settings_for(part: Part, cell: Cell) -> EsperSettings:

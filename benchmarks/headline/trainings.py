@@ -122,11 +122,12 @@ def train(job: Job, esper: EsperSettings, states: Path) -> dict[str, Any]:
 
 def operations_of(recipe: Recipe, architecture: str) -> int:
     """Return the operations of a forward pass of a static network for one example."""
-    assert recipe.operations is not None
+    assert recipe.network.operations is not None
     blocks = {
-        (slot, name.rpartition("/")[2]): operations for (slot, name), operations in recipe.operations.blocks.items()
+        (slot, name.rpartition("/")[2]): operations
+        for (slot, name), operations in recipe.network.operations.blocks.items()
     }
-    return recipe.operations.host + sum(blocks[slot, name] for slot, name in _blocks(architecture))
+    return recipe.network.operations.host + sum(blocks[slot, name] for slot, name in _blocks(architecture))
 
 
 def cost_of(job: Job, cell: Cell, part: Part) -> int:

@@ -89,9 +89,9 @@ def _signals(arm: str, step: int, steps: int) -> Signals:
     seeds: tuple[SeedSignals, ...] = ()
     if grows and 0 < step < steps // 5:  # looks of a gate make long lines
         gain = Gain(800, 0.01 + 0.05 * step / steps, 0.4, 0.1, -1.25, 1.5)
-        seen = Evidence(800, gain.mean, gain.standard_error, gain.mean - 0.03, gain.mean + 0.03, 0.001, step)
+        seen = Evidence(800, gain.mean, gain.standard_error, 0.008, gain.mean - 0.03, gain.mean + 0.03, 0.001, step)
         opinion = Opinion(Finding.NOT_SHOWN, evidence=seen, price=0.02)
-        seeds = (SeedSignals(BLUEPRINT, Stage.TRAINING, 0.0, 72, age=step, gain=gain, opinion=opinion),)
+        seeds = (SeedSignals(BLUEPRINT, Stage.TRAINING, 0.0, 72, age=step, gain=gain, opinion=opinion, price=0.02),)
     slots = (SlotSignals(SLOT, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds),)
     return Signals(step, loss, loss, 1 - loss / 3, 572 if grows else 500, 500, slots)
 

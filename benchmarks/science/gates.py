@@ -1,21 +1,22 @@
-"""Measure paired losses, how often gates pass a worthless seed, and how often they pass a useful one.
+"""Measure paired losses, how often the gate before keeping passes a worthless seed, and how often a useful one.
 
 ``real``: branch trials on ``mnist1d`` under ``pointwise-mlp``: 800 validation examples, a step is 32 batches of 100,
 Adam at 3e-3 for both networks, which see the same batches. Printed are the differences of the losses, example by
 example, over 4 seeds.
 
-``simulated``: episodes of 20 steps of which the gate looks at some. The differences of one example in successive steps
-are correlated at 0.85; they have a standard deviation of 0.5 nats and one of two shapes. Printed are how often a gate
-passes a seed whose gain equals its price, and how far the gain must exceed the price for a gate to pass four of five
-seeds: for a gain that is immediate, and for one that rises over the first ten steps.
+``simulated``: episodes of 20 looks, in which the gain moves with the weights of each step around the one that lasts.
+Printed are how often a gate passes a seed whose lasting gain equals its price, how often one whose gain exceeds it, and
+how often the interval of the gain contains it. Takes ten minutes.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import statistics
 import sys
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,20 +28,19 @@ from torch.nn import functional
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.mlp import Mlp
 from esper_core import Site
-from esper_core.growth.gates import lower_bound, paired, read_gain
-from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA
+from esper_core.growth.gains import lasting_evidence, paired, read_gain
+from esper_core.growth.gates import Gate
+from esper_core.leyline.constants import GATE_ALPHA
+from esper_core.leyline.signals import Gain
 from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.mnist1d import mnist1d
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from esper_core.leyline import Task
-    from esper_core.leyline.signals import Gain
-
-    Bound = Callable[[Gain, float], float]
 
 STEPS: Final = 20
 SHOWN: Final = (1, 3, 5, 10, 20)
@@ -53,17 +53,22 @@ PLACES: Final = (
     ("mlp behind hidden", Mlp, Site("vector", 32), 3),
 )
 
-EPISODES: Final = 2000
-EXAMPLES: Final = (100, 200, 400, 800, 1600)
-DEVIATION: Final = 0.5
-CORRELATION: Final = 0.85
-SHAPES: Final = ("skewed", "rare")
-CATASTROPHE: Final = 2.054
-"""How many standard deviations out the catastrophes of the shape ``rare`` begin: 2 % of the examples."""
+EPISODES: Final = 5000
+EXAMPLES: Final = (200, 800)
+SHAPES: Final = ("harmful", "normal", "helpful")
+CORRELATIONS: Final = (0.2, 0.7, 0.9)
+TAUS: Final = (0.0, 0.5, 1.3, 3.0, 6.0)
+POWER: Final = ((0.2, 4.0), (0.7, 5.0))
+"""Correlation, and by how many standard errors of one look the gain exceeds the price."""
 
-CATASTROPHE_SIZE: Final = 8.0
+FRESH: Final = 0.15
+"""Share of the examples' variance that is new at each look: their correlation from step to step was 0.85."""
+
+SKEW: Final = 0.8
+"""Spread of the logarithm of skewed differences."""
+
 RIPE: Final = 10
-"""Step at which a gain that grows is whole."""
+"""Look at which a gain that grows is whole."""
 
 
 def real() -> None:
@@ -125,69 +130,107 @@ def learn(task: Task, seed: int, step: int, nets: Sequence[tuple[nn.Module, torc
 
 
 def simulated() -> None:
-    """Print how often gates pass a seed whose gain is its price, by shape, examples and plan of looks."""
-    sys.stdout.write(f"simulated: {EPISODES} episodes of {STEPS} steps, differences with deviation {DEVIATION} nats\n")
-    for shape in SHAPES:
-        for examples in EXAMPLES:
-            episodes = [episode(shape, examples, number) for number in range(EPISODES)]
-            skewness = statistics.median(gain.skewness for gains in episodes for gain in gains)
-            sys.stdout.write(f"  {shape}, {examples} examples, median skewness {skewness:.1f}\n")
-            for name, plan, bound in plans():
-                at_once = [excess(gains, plan, bound, ripe=1) for gains in episodes]
-                growing = [excess(gains, plan, bound, ripe=RIPE) for gains in episodes]
-                passed = statistics.fmean(needed < 0 for needed in at_once)
-                seen = [float(np.quantile(needed, 0.8)) for needed in (at_once, growing)]
-                figures = f"passes at its price {100 * passed:5.1f} %   needs {seen[0]:.3f}, growing {seen[1]:.3f} nats"
-                sys.stdout.write(f"    {name:<38} {figures}\n")
-
-
-def plans() -> list[tuple[str, Mapping[int, float], Bound]]:
-    """Return plans of gates: at which steps they look, the alpha spent there, and the bound. Esper's is the first."""
-    steps = range(FIRST_LOOK, STEPS + 1)
-    even = dict.fromkeys(steps, GATE_ALPHA / len(steps))
-    return [
-        ("each step, alpha / looks", even, lower_bound),
-        ("the same, by the plain normal bound", even, plain_bound),
-        ("each step, alpha spent anew", dict.fromkeys(steps, GATE_ALPHA), lower_bound),
+    """Print how often worthless seeds pass the gate before keeping, in each cell, and how often useful ones do."""
+    write = sys.stdout.write
+    write(f"worthless seeds that pass, of {EPISODES:,} in {STEPS} looks; in brackets the upper end of 95 %\n")
+    write("examples  skewness  correlation  " + "  ".join(f"tau/SE {tau:<9g}" for tau in TAUS) + "\n")
+    worst = 0.0
+    for examples, shape, correlation in itertools.product(EXAMPLES, SHAPES, CORRELATIONS):
+        cells = []
+        for tau in TAUS:
+            cell = Cell(examples, shape, correlation, tau)
+            passed = sum(cell.passes(0.0, number, GATE_ALPHA) for number in range(EPISODES))
+            upper = upper_end(passed, EPISODES)
+            worst = max(worst, upper)
+            cells.append(f"{100 * passed / EPISODES:4.1f} % ({100 * upper:.1f})   ")
+        write(f"{examples:>8}  {shape:<8}  {correlation:<11g}  {'  '.join(cells)}\n")
+    write(f"largest upper end: {100 * worst:.1f} %\n\n")
+    write("useful seeds that pass within 20 looks, tau/SE 1.3, 800 examples, by the seed's place among candidates\n")
+    for correlation, excess in POWER:
+        shares = []
+        for candidate in (1, 2, 3):
+            alpha = GATE_ALPHA / (candidate * (candidate + 1))
+            for ripe in (1, RIPE):
+                cell = Cell(800, "normal", correlation, 1.3, ripe)
+                passed = sum(cell.passes(excess, number, alpha) for number in range(EPISODES))
+                label = "growing" if ripe > 1 else f"candidate {candidate}"
+                shares.append(f"{label} {100 * passed / EPISODES:.0f} %")
+        write(f"correlation {correlation}, excess {excess:g} SE: {', '.join(shares)}\n")
+    covered = [
+        Cell(examples, shape, correlation, 1.3).covers(number)
+        for examples, shape, correlation in itertools.product(EXAMPLES, SHAPES, CORRELATIONS)
+        for number in range(EPISODES // 10)
     ]
+    write(
+        f"\n95 % intervals after {STEPS} looks, tau/SE 1.3, cover the gain in {100 * statistics.fmean(covered):.1f} %\n"
+    )
 
 
-def plain_bound(gain: Gain, alpha: float) -> float:
-    """Return the lower bound of a mean whose differences are normal."""
-    return gain.mean - statistics.NormalDist().inv_cdf(1 - alpha) * gain.standard_error
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Episodes of a kind.
 
+    The examples' noise is the same at each look but for ``FRESH`` of its variance. The weights of a step add a common
+    fluctuation of deviation ``tau``, in standard errors of one look, correlated from look to look.
 
-def episode(shape: str, examples: int, number: int) -> list[Gain]:
-    """Return the measured gains of an episode in which the seed's true gain is exactly 0, the price."""
-    rng = np.random.default_rng([examples, number])
-    latent = rng.standard_normal(examples)
-    gains = []
-    for _ in range(STEPS):
-        gains.append(read_gain(paired(torch.from_numpy(shaped(shape, latent)), torch.zeros(examples)).tolist()))
-        latent = CORRELATION * latent + math.sqrt(1 - CORRELATION**2) * rng.standard_normal(examples)
-    return gains
+    Attributes:
+        shape: Of the differences: "normal", or with a skewness of about −3 ("harmful") or +3 ("helpful").
+        ripe: Look from which on the gain is whole; before it rises evenly.
+    """
+
+    examples: int
+    shape: str
+    correlation: float
+    tau: float
+    ripe: int = 1
+
+    def gains(self, excess: float, number: int) -> list[Gain]:
+        """Return what is measured in an episode whose true gain is ``excess`` standard errors."""
+        rng = np.random.default_rng([self.examples, len(self.shape), round(100 * self.correlation), number])
+        differences = shaped(self.shape, rng.standard_normal(self.examples)) * math.sqrt(1 - FRESH)
+        mean, spread = float(differences.mean()), float(differences.std())
+        skewness = float(((differences - mean) ** 3).mean()) / spread**3
+        deviation = math.sqrt(spread**2 + FRESH)
+        error = 1 / math.sqrt(self.examples)
+        fluctuation, gains = float(rng.standard_normal()), []
+        for look in range(1, STEPS + 1):
+            fresh = math.sqrt(FRESH) * float(rng.standard_normal())
+            share = min(1.0, look / self.ripe)
+            now = mean + error * (excess * share + self.tau * fluctuation + fresh)
+            tails = float(differences.min()) - mean, float(differences.max()) - mean
+            gains.append(Gain(self.examples, now, deviation, skewness, now + tails[0], now + tails[1]))
+            new = math.sqrt(1 - self.correlation**2) * float(rng.standard_normal())
+            fluctuation = self.correlation * fluctuation + new
+        return gains
+
+    def passes(self, excess: float, number: int, alpha: float) -> bool:
+        """Return whether the gate opens at one of its looks, at a price of 0."""
+        gate = Gate(STEPS, alpha)
+        return any(gate.look(gain, 0.0, self.correlation).opens for gain in self.gains(excess, number))
+
+    def covers(self, number: int) -> bool:
+        """Return whether the interval after all looks contains the true gain, which is 0."""
+        gains = self.gains(0.0, number)
+        means, correlations = [gain.mean for gain in gains], [self.correlation] * len(gains)
+        evidence = lasting_evidence(gains[-1], means, correlations, 0.025, STEPS)
+        return evidence.lower <= 0.0 <= evidence.upper
 
 
 def shaped(shape: str, latent: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return differences with mean 0 and deviation DEVIATION, from standard normal numbers."""
-    if shape == "skewed":
-        power = 0.8
-        mean = math.exp(power**2 / 2)
-        return -DEVIATION * (np.exp(power * latent) - mean) / (mean * math.sqrt(math.expm1(power**2)))
-    normal = statistics.NormalDist()
-    share, density = normal.cdf(-CATASTROPHE), normal.pdf(CATASTROPHE)
-    first = CATASTROPHE_SIZE * (density - CATASTROPHE * share)
-    second = CATASTROPHE_SIZE**2 * ((1 + CATASTROPHE**2) * share - CATASTROPHE * density)
-    slope = 0.2
-    covariance = -slope * CATASTROPHE_SIZE * share
-    deviation = math.sqrt(slope**2 + second - first**2 - 2 * covariance)
-    fall = CATASTROPHE_SIZE * np.maximum(-latent - CATASTROPHE, 0)
-    return DEVIATION * (slope * latent - fall + first) / deviation
+    """Return differences with mean 0 and deviation 1, from standard normal numbers."""
+    if shape == "normal":
+        return latent
+    mean = math.exp(SKEW**2 / 2)
+    skewed = (mean - np.exp(SKEW * latent)) / (mean * math.sqrt(math.expm1(SKEW**2)))
+    return skewed if shape == "harmful" else -skewed
 
 
-def excess(gains: Sequence[Gain], plan: Mapping[int, float], bound: Bound, *, ripe: int) -> float:
-    """Return how far, in nats, the true gain must exceed the price for the gate to pass at one of its looks."""
-    return min(-bound(gains[step - 1], alpha) / min(1.0, step / ripe) for step, alpha in plan.items())
+def upper_end(passed: int, episodes: int) -> float:
+    """Return the upper end of Wilson's 95 % interval of a share."""
+    z = statistics.NormalDist().inv_cdf(0.975)
+    share = passed / episodes
+    centre = share + z * z / (2 * episodes)
+    return (centre + z * math.sqrt(share * (1 - share) / episodes + (z / (2 * episodes)) ** 2)) / (1 + z * z / episodes)
 
 
 def main() -> int:

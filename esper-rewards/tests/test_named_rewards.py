@@ -42,7 +42,7 @@ def test_loss_does_not_depend_on_the_metric():
     course = random_episode(ACCURACY, 0)
     end = course[-1]
     nats = max(-10.0, min(10.0, end.twin.validation_loss - end.now.validation_loss))
-    price = 20.0 * ((end.now.parameters - end.now.host_parameters) / end.now.host_parameters + 0.10 * end.now.fossils)
+    price = end.now.doublings + 0.10 * end.now.fossils
     for metric in (ACCURACY, Metric("other", "down")):
         assert earned(Loss(metric=metric), course) == pytest.approx(100.0 * nats - price)
 
@@ -92,7 +92,7 @@ def test_a_step_is_scored_by_the_formula():
     ).terms
     assert terms == {
         "improvement": pytest.approx(100 * (0.10 - 0.03)),
-        "rent": pytest.approx(-30 * 500 / HOST),
+        "rent": pytest.approx(-30 * math.log2(6000 / 5500)),
         "fossil_fee": pytest.approx(-30 * 0.10),
     }
 
@@ -101,7 +101,7 @@ def test_a_step_is_scored_by_the_formula():
 def test_an_episode_adds_up_to_the_potential_at_its_end(reward, episode):
     now, twin = episode[-1]
     gain = 100 * reward.metric.gain(now.validation_metric, twin.validation_metric)
-    price = reward.price * ((now.parameters - HOST) / HOST + 0.10 * now.fossils)
+    price = reward.price * (math.log2(now.parameters / HOST) + 0.10 * now.fossils)
     total = math.fsum(breakdown.total for breakdown in played(reward, episode))
     assert total == pytest.approx(gain - price, rel=1e-9, abs=1e-6)
 
@@ -113,18 +113,20 @@ def test_a_twin_of_the_step_before_without_that_step_is_refused():
 
 
 @pytest.mark.parametrize("named", REWARDS)
-def test_price_of_flops_is_charged_for_added_operations(named):
-    plain, priced = CLASSES[named](metric=ACCURACY), CLASSES[named](metric=ACCURACY, price_of_flops=30.0)
-    small, large = (replace(signals(0.7, step=9), flops=flops, host_flops=1000) for flops in (1000, 1500))
-    twin = signals(0.6, step=9)
+def test_operations_are_charged_where_they_are_known_and_parameters_otherwise(named):
+    reward = CLASSES[named](metric=ACCURACY, price=30.0)
+    grown = signals(0.7, added=HOST, step=9)
+    counted, twin = replace(grown, flops=4000, host_flops=1000), signals(0.6, step=9)
 
-    def worth(reward, now):  # the end of an episode: the last step again
+    def worth(now):  # the end of an episode: the last step again
         return math.fsum((reward.score(now, None, twin, None).total, reward.score(now, now, twin, twin).total))
 
-    assert worth(priced, small) == worth(plain, small)
-    assert worth(priced, large) == pytest.approx(worth(plain, large) - 30.0 * 0.5)
-    with pytest.raises(ValueError, match="flops=None"):
-        worth(priced, signals(0.7, step=9))
+    assert worth(grown) - worth(counted) == pytest.approx(30.0)
+
+
+def test_five_times_the_operations_for_36_points_pay_by_default():
+    grown, twin = replace(signals(0.94, fossils=1), flops=5000, host_flops=1000), signals(0.58)
+    assert Team(metric=ACCURACY).score(grown, None, twin, None).total > 33.0
 
 
 @parametrize_with_checks("rewards")

@@ -111,9 +111,11 @@ class RecordedRun:
         seeds: tuple[SeedSignals, ...] = ()
         if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILISED):
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
-            seen = Evidence(800, gain.mean, gain.standard_error, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
+            seen = Evidence(800, gain.mean, gain.standard_error, 0.01, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
             opinion = Opinion(Finding.SHOWN, f"gain{self.word}", seen, 0.02)
-            seeds = (SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, gain=gain, opinion=opinion),)
+            seeds = (
+                SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, gain=gain, opinion=opinion, price=0.02),
+            )
         slots = (
             SlotSignals(self.slot, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds),
             SlotSignals(f"late{self.word}", SlotState.FREE, 0),

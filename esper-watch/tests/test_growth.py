@@ -13,7 +13,6 @@ import pytest
 
 from esper_core.leyline import Cause, Evidence, Finding, Metric, Opinion, Reason, Stage
 from esper_core.leyline.events import HostLayer
-from esper_core.leyline.signals import Strictness
 from esper_watch import decisions, growth, headline, pages, views
 from esper_watch.history import History, SeedLife
 from esper_watch.history_records import Look
@@ -29,10 +28,9 @@ def report(make_run):
     return read_report(make_run(environments=10, steps=40))
 
 
-def opinion(lower: float, price: float, *, look: int, strictness: Strictness = "strict") -> Opinion:
-    shown = lower > (price if strictness == "strict" else 0.0)
-    evidence = Evidence(800, 0.1, 0.02, lower, 0.2, 0.05, look)
-    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, "", evidence, price, strictness)
+def opinion(lower: float, price: float, *, look: int) -> Opinion:
+    evidence = Evidence(800, 0.1, 0.02, 0.01, lower, 0.2, 0.05, look)
+    return Opinion(Finding.SHOWN if lower > price else Finding.NOT_SHOWN, "", evidence, price)
 
 
 def life(*changes: tuple[int, Stage], number: int = 0) -> SeedLife:
@@ -136,8 +134,8 @@ def test_a_decision_names_its_options_and_says_why():
         seed_life.changes.append(change)
         history.seeds.append(seed_life)
     changes = [(candidate, candidate.changes[-1]) for candidate in history.seeds]
-    moment = decisions._moment(history, history.seeds, 4, changes, [0.001])
-    assert [option.price for option in moment.options] == pytest.approx([0.0656, 0.001 * history.seeds[1].parameters])
+    moment = decisions._moment(history, history.seeds, 4, changes)
+    assert [option.price for option in moment.options] == [pytest.approx(0.0656), None]
     assert moment.action == "blend conv into slot early; prune point in slot early"
     assert [(option.name, option.outcome, option.chosen) for option in moment.options] == [
         ("conv", "blending", True), ("point", "pruned", False),
@@ -163,9 +161,9 @@ def test_a_decision_names_its_options_and_says_why():
             "conv: lost: the seed x. The gate before keeping it: a figure is not finite.",
         ),
         (
-            Reason(Cause.GAIN, "", "blending", opinion(0.01, 0.02, look=3, strictness="permissive")),
-            "The gate before blending was open: over 800 examples the gain is 0.1, above the price of 0.02, and "
-            "at least 0.01 (look 3).",
+            Reason(Cause.GAIN, "", "blending", opinion(0.03, 0.02, look=3)),
+            "The gate before blending was open: over 800 examples the gain is at least 0.03, above the price of 0.02 "
+            "(look 3).",
         ),
     ],
 )

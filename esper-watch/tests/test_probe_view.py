@@ -21,7 +21,7 @@ def result_of(name: str, *, rows: int = 3, number: float = 0.25, verdict: Any = 
         verdict=verdict, reason=f"{name} pays.", rows=(row,) * rows,
         failed=(ProbeFailure(name, name, f"raised {name}"),),
         slots={name: "sequence (8, 40)"}, model=name, parameters=5678, host_steps=900, host_loss=number,
-        curve=((0, 2.0), (900, number)), price=1e-4, examples=800, budget=60.0, seconds=12.0, remarks=(name,),
+        curve=((0, 2.0), (900, number)), examples=800, budget=60.0, seconds=12.0, remarks=(name,),
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_a_page_shows_more_than_a_notebook() -> None:
     assert (picture.count("<tr>"), page.count("<tr>")) == (2 + NOTEBOOK_ROWS, 4 + NOTEBOOK_ROWS)
     assert "… and 2 more candidates." in picture
     assert "<polyline" in page
-    assert "the price: 0.0001 nats for each parameter" in page
+    assert "the stroke is the price" in page
     assert "--paper" in page, "the style of a report"
     assert "undecided" in probe_html({**result, "verdict": "undecided", "rows": []})
 

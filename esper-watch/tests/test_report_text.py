@@ -118,7 +118,7 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
     assert network_rows[0][1].endswith(" %")
 
 
-UNSURE = Opinion(Finding.NOT_SHOWN, "", Evidence(800, 0.02, 0.03, -0.03, 0.07, 0.05, 3), 0.005, "permissive")
+UNSURE = Opinion(Finding.NOT_SHOWN, "", Evidence(800, 0.02, 0.03, 0.01, -0.03, 0.07, 0.05, 3), 0.005)
 
 
 @pytest.mark.parametrize(

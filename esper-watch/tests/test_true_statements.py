@@ -200,7 +200,7 @@ def test_a_tooltip_of_the_keys_stays_with_its_mark_while_the_page_scrolls(make_r
 GATED = (
     '{"cause":"policy","detail":"","gate":"fossilisation","opinion":'
     + json.dumps(
-        asdict(Opinion(Finding.NOT_SHOWN, "", Evidence(800, -0.02, 0.03, -0.03, 0.07, 0.05, 3), 0.005)),
+        asdict(Opinion(Finding.NOT_SHOWN, "", Evidence(800, -0.02, 0.03, 0.01, -0.03, 0.07, 0.05, 3), 0.005)),
         separators=(",", ":"),
     )
     + "}"

@@ -22,6 +22,7 @@ policy:
     plan:
       - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}
       - {step: 1, op: advance, slot: early}
+growth: {gates: "off"}
 environments: 1
 episode: {steps: 4, batches: 1, batch_size: 20}
 device: cpu

@@ -20,13 +20,13 @@ ALIKE = {"Grow"}
 
 MODULES_OF_A_PACKAGE = 18
 MODULES_OF_THE_CORE = 75
-TOKENS_OF_THE_CORE = 90_500 + 800 + 700 + 2_060 + 500
+TOKENS_OF_THE_CORE = 90_500 + 800 + 700 + 2_060 + 500 + 2_320
 """The budget, and what was added since: a governor that does no harm, checks of returned values, averaged weights,
-and slots that belong to the modules where they act."""
-TOKENS_OF_LEYLINE = 7_400
-"""What leyline had when its budget was set: contracts move, and do not grow."""
+slots that belong to the modules where they act, and gates for gains that last at relative prices."""
+TOKENS_OF_LEYLINE = 7_400 + 200
+"""What leyline had when its budget was set, and one formula of prices: contracts move, and do not grow."""
 
-NAMES_OF_THE_CORE = 60
+NAMES_OF_THE_CORE = 62
 """How many names of the core, beside those of leyline, the packages above it use."""
 
 

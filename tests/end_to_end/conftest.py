@@ -22,8 +22,7 @@ LONG_ENOUGH = 4
 SMALL = """\
 task: stripes
 host: pointwise-mlp
-slots:
-  early: {blueprints: [conv_light]}
+slots: {early: {blueprints: [conv_light]}}
 policy:
   use: schedule
   settings:
@@ -34,6 +33,7 @@ policy:
 environments: 2
 episode: {steps: 8, batches: 4, batch_size: 20}
 capacity: false
+growth: {gates: "off"}
 """
 
 

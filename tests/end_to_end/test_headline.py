@@ -74,6 +74,7 @@ def test_a_plain_loop_equals_the_static_control_of_esper_to_the_bit(tmp_path):
     config = {
         "policy": {"use": "schedule", "settings": {"plan": plan}},
         "capacity": True,
+        "growth": {"gates": "off"},
         "optimizer": {"host": optimizer, "seed": optimizer},
         "episode": {"steps": 5, "batches": 1, "batch_size": 100},
     }

@@ -29,7 +29,7 @@ arms:
           - {step: 2, slot: early, op: advance}
           - {step: 4, slot: early, op: fossilise}
           - {step: 4, slot: late, op: germinate, blueprint: mlp}
-%sgrowth: {incubation: %s, nursery: 1, embargo: 1}
+%sgrowth: {gates: "off", incubation: %s, nursery: 1, embargo: 1}
 environments: %d
 rounds: %d
 lanes: %d

@@ -34,7 +34,7 @@ arms:
           - {step: 4, slot: early, op: fossilise}
           - {step: 4, slot: late, op: germinate, blueprint: mlp}
   chance: {policy: random}
-growth: {nursery: 2, embargo: 1}
+growth: {gates: "off", nursery: 2, embargo: 1}
 capacity: true
 environments: 2
 rounds: 2
@@ -51,20 +51,20 @@ class Ran:
     path: Path
     warnings: list[str] = field(default_factory=list)
 
-    def play(self, arm: str) -> Episode:
-        return Episode.of(self.path / "config.yaml", arm=arm)
+    def play(self) -> Episode:
+        return Episode.of(self.path / "config.yaml")
 
     def recording(self, episode: str) -> Recording:
         return read_recording(self.path, episode, pytest.fail)
 
     def replayed(self, episode: str, change: Change | None = None, warn: Callable[[str], Any] = pytest.fail) -> Replay:
         recording = self.recording(episode)
-        return replay(self.play(recording.plays), recording, change, warn=warn)
+        return replay(self.play(), recording, change, warn=warn)
 
     def what_if(self, episode: str, step: int, action: str, **more: Any) -> Replay:
         """Replay with another action; recorded actions that are not possible any more are in ``warnings``."""
         self.warnings = []
-        change = Change(step, parse_action(action, self.play(episode.partition(":")[0]).space), **more)
+        change = Change(step, parse_action(action, self.play().space), **more)
         return self.replayed(episode, change, self.warnings.append)
 
 
@@ -282,14 +282,18 @@ def test_an_action_without_its_step_is_a_usage_error(esper, planned):
 @pytest.mark.parametrize(
     "more",
     [
-        "growth: {incubation: branch, nursery: 2, embargo: 1}\nlanes: 2",
+        'growth: {gates: "off", incubation: branch, nursery: 2, embargo: 1}\nlanes: 2',
         "growth: {embargo: 1, gates: strict}\nlanes: 3\nrandomness: always",
-        "growth: {embargo: 0, dependence: false}\ntwin: false",
-        "growth: {embargo: 1}\noptimizer: {host: {kind: sgd, learning_rate: 3}}\ngovernor: {rollbacks: 9}",
+        'growth: {gates: "off", embargo: 0, dependence: false}\ntwin: false',
+        'growth: {gates: "off"}\noptimizer: {host: {kind: sgd, learning_rate: 3}}\ngovernor: {rollbacks: 9}',
     ],
 )
 def test_replays_are_identical_with_any_growth_settings(tmp_path, more):
-    text = (RUN % AS_PLANNED).replace("growth: {nursery: 2, embargo: 1}", more).replace("steps: 6", "steps: 12")
+    text = (
+        (RUN % AS_PLANNED)
+        .replace('growth: {gates: "off", nursery: 2, embargo: 1}', more)
+        .replace("steps: 6", "steps: 12")
+    )
     recorded_run = ran(tmp_path / "run", text)
     environments = set(
         re.findall(r'"arm":"((?:planned|chance|twin))","seed":(\d)', (recorded_run.path / "events.jsonl").read_text())

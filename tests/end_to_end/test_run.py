@@ -82,11 +82,6 @@ def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
         (["slots.early.blueprints=[mlp]"], 2, 'E305 blueprint "blueprints/mlp" cannot grow in slot "early"'),
         (["policy.settings.plan[0].slot=erly"], 2, "E120"),
         (["policy=static", "policy.settings.plan=[]"], 2, 'E121 policy "policies/static" has no settings'),
-        (
-            ["growth.gates=strict", "task=mnist1d", "task.settings.validation=3"],
-            2,
-            "E114 gates: strict cannot work with 3 validation examples",
-        ),
         (["episode.batch_size=5000"], 2, "E124 a batch of 5000 is larger than the training data"),
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],

@@ -29,7 +29,7 @@ policy:
       - {step: 0, slot: early, op: germinate, blueprint: conv_light}
       - {step: 2, slot: early, op: advance}
       - {step: 5, slot: early, op: prune}
-growth: {incubation: shadow, nursery: 1, embargo: 1}
+growth: {gates: "off", incubation: shadow, nursery: 1, embargo: 1}
 environments: 2
 lanes: 2
 rounds: %d

@@ -307,7 +307,7 @@ def make_recipe(
             {"early": (variety,)},
             steps,
             batches,
-            growth=GrowthConfig(incubation="shadow", embargo=embargo),
+            growth=plain_growth(embargo=embargo),
             governor=GovernorConfig.model_validate(governor or {}),
             optimizers=OptimizersConfig.model_validate({"host": settings, "seed": settings}),
             metric=task.metric,
@@ -317,7 +317,12 @@ def make_recipe(
     )
 
 
-OF_NETWORKS = {field.name for field in fields(NetworkSettings)} - {"operations"}
+OF_NETWORKS = {field.name for field in fields(NetworkSettings)}
+
+
+def plain_growth(**more: Any) -> GrowthConfig:
+    """Return settings with which any seed may be kept, judged by the weights of its last step."""
+    return GrowthConfig(**{"gates": "off", "nursery": 1, "average": 0, "incubation": "shadow", **more})
 
 
 def change_recipe(recipe: Recipe, **changes: Any) -> Recipe:
@@ -347,7 +352,8 @@ def begin_pool(
 
     ``scale``: the first factor of the scalers of the loss, which half precision takes; ``interval``: between increases.
     """
-    recipe = change_recipe(recipe, growth=recipe.network.growth.model_copy(update=growth))
+    settings = GrowthConfig.model_validate({**recipe.network.growth.model_dump(), **growth})
+    recipe = change_recipe(recipe, growth=settings)
     pool = Pool(recipe, ["grown", "twin"] if twin else ["grown"], 1, twin="twin" if twin else None)
     pool.reset(0, 3)
     for environment in pool.environments if scale is not None else ():
@@ -409,7 +415,9 @@ def make_garden(
     """Return a garden over all slots of a model, which take these varieties."""
     optimizer_settings = optimizer or OptimizerConfig()
     keeper = OptimizerKeeper(host_parameters(model), host_settings=optimizer_settings, seed_settings=optimizer_settings)
-    settings = GrowthConfig.model_validate({"incubation": "shadow", "embargo": 0, **(growth or {})})
+    settings = GrowthConfig.model_validate(
+        {"gates": "off", "nursery": 1, "incubation": "shadow", "embargo": 0, **(growth or {})}
+    )
     slots = {slot.name: varieties for slot in slots_of(model).each()}
     return Garden(model, keeper, slots, **{"seed": 0, "batches": 1, "settings": settings, **more})
 

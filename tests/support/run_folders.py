@@ -37,7 +37,9 @@ def step_finished(
     ``gain``: the mean over 100 examples; their standard deviation is 0.5.
     """
     measured = None if gain is None else Gain(100, gain, 0.5, 0.0, -1.0, 1.0)
-    seed = SeedSignals(blueprint, Stage.TRAINING, 0.0, 120, gain=measured, opinion=opinion)
+    seed = SeedSignals(
+        blueprint, Stage.TRAINING, 0.0, 120, gain=measured, opinion=opinion, price=opinion and opinion.price
+    )
     slots = (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),)
     place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0}
     return StepFinished(step=step, signals=Signals(step, 2.0, 2.1, 0.4, 1120, 1000, slots), **place | more)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from esper_core.leyline import constants
+from esper_core.leyline.prices import DOUBLING
 
 MAX_PRICE: Final = 1_000_000
 """Of growth.price: multiplied by any number of parameters it stays finite."""
@@ -89,37 +90,69 @@ class OptimizersConfig(Section):
     seed: OptimizerConfig = Field(default_factory=OptimizerConfig, description="For each seed that is not fossilised.")
 
 
+class PriceConfig(Section):
+    """What a seed has to gain to be kept. A number, as in ``price: 0.0002``, is short for ``per_parameter``."""
+
+    doubling: float = Field(
+        default=DOUBLING,
+        ge=0,
+        le=MAX_PRICE,
+        description="Gain for each doubling of the network, and a tenth of it for each seed: in the metric, or as a "
+        "share of the host's loss.",
+    )
+    of: Literal["operations", "parameters"] = Field(
+        default="operations",
+        description="What doubles; parameters, too, where operations cannot be counted. On a host that is mostly "
+        "frozen: the budget of parameters that train.",
+    )
+    budget: Count | None = Field(
+        default=None,
+        description="Trained parameters that count as a doubling of a frozen host; null: growth.parameters, or a "
+        "hundredth of the host's.",
+    )
+    floor: float = Field(
+        default=0.0, description="Loss, or metric that is not a share, from which on the host's is counted."
+    )
+    per_parameter: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_PRICE,
+        description="Gain for each parameter in nats or in the metric, in place of all above; null: relative.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return {"per_parameter": float(value)} if is_number else value
+
+
 class GrowthConfig(Section):
     """Lifecycle of seeds and limits on growth."""
 
     incubation: Literal["shadow", "branch"] = Field(
         default="branch", description="How a seed trains before it is blended in."
     )
-    gates: Literal["strict", "permissive", "off"] = Field(
-        default="off", description="Strictness of the gates before blending and before fossilisation."
+    gates: Literal["strict", "off"] = Field(
+        default="strict", description="Whether a seed is blended in, and later kept, only if it is shown to pay."
     )
     evidence: Literal["loss", "metric"] = Field(
         default="loss",
         description="What gains are measured in: nats of the validation loss, or the task's metric.",
     )
     average: float = Field(
-        default=0,
+        default=16,
         ge=0,
         le=1_000_000,
         description="Half-life, in batches, of the running average of weights by which networks are judged; 0: none.",
     )
-    price: float = Field(
-        default=constants.NATS_PER_PARAMETER,
-        ge=0,
-        le=MAX_PRICE,
-        description="Gain per parameter that gates require, in nats or in the metric; there it has no default.",
-    )
+    price: PriceConfig = Field(default_factory=PriceConfig, description="What a seed has to gain.")
     auto_advance: bool = Field(
         default=True,
         description="Blend in a seed automatically once its gate opens, if it is alone in its slot and no other acts.",
     )
     nursery: Count = Field(
-        default=1, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
+        default=2, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
     )
     dependence: bool = Field(
         default=True, description="Measure in each step how much the loss depends on each acting seed."

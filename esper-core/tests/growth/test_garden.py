@@ -1,6 +1,7 @@
 """Garden: failed actions change nothing, parameters have one owner, and nurseries hold several seeds."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 
 from esper_core.growth import Garden, Gates, Seed, SeedFault, Transition, Variety, graft
 from esper_core.leyline import WAIT, Action, Blend, BlueprintSpec, GrowthError, LifecycleError, Op, Site, Stage
+from esper_core.leyline.constants import BLENDING_ALPHA, GATE_ALPHA
 from esper_core.leyline.signals import Cause, Gain
+from esper_core.settings import GrowthConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
@@ -255,17 +258,14 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_
     assert environment.garden.living_seeds() == ranked[:1]
 
 
-def test_gates_of_a_nursery_share_one_alpha():
-    """One of three worthless seeds passes no more often than a single one."""
-    shares = []
-    for size in (1, 3):
-        environment, _ = fill(nursery(size), {0: GERMINATE_EACH[0]}, 3)
-        gates = Gates(environment.recipe.network.growth.model_copy(update={"gates": "strict"}), looks=10)
-        (seed,) = environment.garden.living_seeds()
+def test_seeds_that_may_be_kept_share_one_alpha_and_those_that_may_be_blended_in_have_their_own():
+    """However many worthless seeds come to the gate before keeping, one passes no more often than a single one."""
+    gates, gain, alphas = Gates(GrowthConfig(), looks=10), Gain(800, 0.1, 0.5, 0.0, -1.0, 1.0), {}
+    for stage in (Stage.TRAINING, Stage.HOLDING):
+        seeds: Any = [SimpleNamespace(number=number, stage=stage) for number in range(4)]
         for _ in range(3):
-            gates.look([seed], {seed.number: Gain(800, 0.1, 0.5, 0.0, -1.0, 1.0)})
-        opinion = gates.opinion(seed)
-        assert opinion is not None
-        assert opinion.evidence is not None
-        shares.append(opinion.evidence.alpha)
-    assert shares == pytest.approx([0.05 / 10, 0.05 / 30])
+            gates.look(seeds, dict.fromkeys(range(4), gain), dict.fromkeys(range(4), 0.0), 0.2)
+        opinions = [gates.opinion(seed) for seed in seeds]
+        alphas[stage] = [3 * opinion.evidence.alpha for opinion in opinions if opinion and opinion.evidence]
+    assert alphas[Stage.TRAINING] == pytest.approx([BLENDING_ALPHA] * 4)  # of decisions at looks 3, 5 and 8
+    assert alphas[Stage.HOLDING] == pytest.approx([GATE_ALPHA / 2, GATE_ALPHA / 6, GATE_ALPHA / 12, GATE_ALPHA / 20])

@@ -384,6 +384,7 @@ class World(LinearWorld):
 def worlds(draw: st.DrawFn) -> tuple[dict[str, int], GrowthConfig]:
     limits = draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
     growth = GrowthConfig(
+        gates="off",
         incubation="shadow",  # seeds of several slots may live at once
         embargo=draw(st.integers(0, 3)),
         seeds=draw(st.sampled_from([None, None, 1, 2, 3])),

@@ -15,7 +15,7 @@ from esper_core.growth import OptimizerKeeper, OptimizerSettings, host_parameter
 from esper_core.growth.optimizer_steps import hand_over_state
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import WAIT, Action, Blend, GrowthError, Op
-from esper_core.settings import GrowthConfig, OptimizerConfig, OptimizersConfig
+from esper_core.settings import OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from tests.support import core_worlds
 from tests.support.core_worlds import (
@@ -28,6 +28,7 @@ from tests.support.core_worlds import (
     begin,
     change_recipe,
     make_recipe,
+    plain_growth,
     same,
 )
 
@@ -92,7 +93,7 @@ class World(LinearWorld):
             (TAME,),
             host,
             seeds,
-            growth=GrowthConfig(incubation="shadow", embargo=0, freeze_fossils=freeze),
+            growth=plain_growth(embargo=0, freeze_fossils=freeze),
         )
 
     @property
@@ -259,7 +260,7 @@ def follows(environment: Environment, expected: torch.optim.Optimizer) -> bool:
 def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, incubation):
     """The state is handed over where host and seed use the same algorithm; otherwise it is fresh."""
     host, seed = PAIRS[pair]
-    recipe = recipe_of(host, seed, growth=GrowthConfig.model_validate({"incubation": incubation}))
+    recipe = recipe_of(host, seed, growth=plain_growth(incubation=incubation))
     environment = grown(recipe)
     living = environment.keeper.seeds[0]
     assert settings_of(living.optimizer) == settings_of(

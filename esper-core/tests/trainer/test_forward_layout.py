@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
-from esper_core.settings import GrowthConfig, OptimizersConfig
+from esper_core.settings import OptimizersConfig
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Recipe
-from tests.support.core_worlds import Net, begin, change_recipe, make_recipe, zeroed
+from tests.support.core_worlds import Net, begin, change_recipe, make_recipe, plain_growth, zeroed
 
 Flat = Callable[[Tensor], Tensor]
 
@@ -88,7 +88,7 @@ def test_a_seed_learns_the_same_in_either_layout(incubation, implementation):
     """Gradients of convolutions lie like the images, their parameters do not; fused steps take what lies first."""
     how = {"implementation": implementation}
     optimizers = OptimizersConfig.model_validate({"host": how, "seed": how})
-    recipe = recipe_of(optimizers=optimizers, growth=GrowthConfig(incubation=incubation))
+    recipe = recipe_of(optimizers=optimizers, growth=plain_growth(incubation=incubation))
     laid, _ = tried(recipe)
     learnt = []
     for variant in (recipe, laid):

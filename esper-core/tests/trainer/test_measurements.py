@@ -10,7 +10,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from esper_core.growth import graft, slots_of
 from esper_core.leyline import SeedSignals
-from esper_core.settings import GrowthConfig
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.measurements import are_finite, evaluate
 from esper_core.trainer.pool import Pool
@@ -24,6 +23,7 @@ from tests.support.core_worlds import (
     change_recipe,
     make_recipe,
     noisy_in_evaluation,
+    plain_growth,
     same,
 )
 from tests.support.studies import play
@@ -127,14 +127,13 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 @pytest.fixture
 def recipe():
     small_recipe = make_recipe(batches=2, host=SmoothHost)
-    small_recipe = change_recipe(small_recipe, growth=GrowthConfig(incubation="shadow", dependence=False))
+    small_recipe = change_recipe(small_recipe, growth=plain_growth(dependence=False))
     example = small_recipe.data["train"].inputs[:1]
     host = graft(small_recipe.build_host(), small_recipe.slots, example=example)
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
     descriptions = pytest.importorskip("esper_run.app.descriptions")
-    return replace(
-        small_recipe, operations=descriptions.count_operations(host, sites, small_recipe.network.varieties, example)
-    )
+    operations = descriptions.count_operations(host, sites, small_recipe.network.varieties, example)
+    return change_recipe(small_recipe, operations=operations)
 
 
 def cost(recipe, plan, steps=4):
@@ -146,7 +145,7 @@ def cost(recipe, plan, steps=4):
 @pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
 def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
     for incubation in ("shadow", "branch"):
-        variant = change_recipe(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
+        variant = change_recipe(recipe, growth=plain_growth(incubation=incubation, dependence=False))
         with FlopCounterMode(display=False) as counter:
             pool = cost(variant, plan)
         assert 0.8 < counter.get_total_flops() / pool.environments[0].flops <= 1.0, incubation

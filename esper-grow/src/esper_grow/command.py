@@ -29,7 +29,7 @@ NAMES: Final = ("model", "loss", "train", "validation")
 @click.option("--slots", multiple=True, metavar="NAME", help="A module to try, or a pattern; repeatable.")
 @click.option("--blueprints", multiple=True, metavar="NAME", help="A blueprint to try, or a pattern; repeatable.")
 @click.option(
-    "--price", type=click.FloatRange(min=0.0), help="Gain in nats that each parameter has to bring; default 2e-4."
+    "--price", type=click.FloatRange(min=0.0), help="Gain in nats that each parameter has to bring; default: relative."
 )
 @click.option(
     "--steps", type=click.IntRange(min=9), default=450, show_default=True, help="Training steps of the longest trials."

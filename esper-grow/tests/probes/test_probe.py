@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -115,8 +116,9 @@ def test_what_the_host_lacks_ranks_first_and_pays(lab: Lab) -> None:
     assert (result.verdict, result.best) == ("pays", first)
     assert (first.slot, first.short, first.pays) == ("stem", "neighbours", True)
     assert 0.3 < first.at_least < first.gain < first.gain + first.error < 0.8
-    assert (first.parameters, first.price) == (68, pytest.approx(0.0136))
-    assert first.flops == 2 * 12 * (3 * 4 * 4 + 4 * 4)
+    host_flops = 2 * (12 * 4 + 4 * 4 + 4 * 2)
+    assert (first.parameters, first.flops) == (68, 2 * 12 * (3 * 4 * 4 + 4 * 4))
+    assert first.price == pytest.approx(0.01 * (math.log2(1 + first.flops / host_flops) + 0.1) * result.host_loss)
     assert (second.short, second.pays) == ("alone", False)
     assert second.at_least < second.price
     assert second.behind == pytest.approx(first.net - second.net, abs=1e-6)
@@ -183,7 +185,7 @@ def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -
     graft(training.model, ["stem"], example=lab.train[0][0])
     idle = deepcopy(ALONE)
     object.__setattr__(idle, "factory", block)
-    host, trial = training.copy(1), training.copy(1)
+    host, trial = training.copy(1, 0.0), training.copy(1, 0.0)
     trial.plant("stem", idle, 0, lab.train[0])
     for batch in lab.train:
         host.step(batch)

@@ -2,7 +2,8 @@
 
     static          Static: never grows; the control that every growing policy has to beat
     schedule        Schedule: carries out a fixed plan
-    heuristic       Heuristic: tries what can grow, and keeps what pays; its rules and its forecast of a seed's gain
+    heuristic       Heuristic: tries what can grow, and keeps what pays: its rules
+    forecasts       Forecast: the gain of a seed that incubates, by which it decides what to try
     random_policy   Random: any legal action; the control of every study
     ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
     observations    an observation as rows of numbers, the input of policies that learn

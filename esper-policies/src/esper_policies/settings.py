@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
+from esper_core.leyline.constants import FULL, RAMP_STEPS
 
 LONGEST: Final = 100_000
 """Steps of the longest episode."""
@@ -19,15 +19,6 @@ RISE: Final = 6.0
 
 CAUTION: Final = 1.64
 """Standard errors that are subtracted from a gain: a gain of 0 counts as more in one case of twenty."""
-
-MOST_NATS: Final = 1e6
-"""Largest price and fee."""
-
-FEE: Final = 0.02
-"""Nats that a kept seed costs beside its parameters; otherwise the smallest seeds would pay everywhere.
-
-At the default price it is that of 100 parameters.
-"""
 
 
 class Settings(BaseModel):
@@ -77,13 +68,13 @@ class HeuristicSettings(Settings):
         default=6, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged first."
     )
     patience: int = Field(
-        default=10,
+        default=20,
         ge=0,
         le=100_000,
         description="Most further steps for a seed that may pay, in isolation and again once it is blended in.",
     )
     first: float = Field(default=0.0, ge=0, le=1, description="Share of the episode before which nothing germinates.")
-    last: float = Field(default=0.6, ge=0, le=1, description="Share of the episode after which nothing germinates.")
+    last: float = Field(default=1.0, ge=0, le=1, description="Share of the episode after which nothing germinates.")
     speed: int = Field(
         default=RAMP_STEPS, ge=1, le=100_000, description="Steps over which a seed is blended in, or out again."
     )
@@ -96,26 +87,12 @@ class HeuristicSettings(Settings):
     caution: float = Field(
         default=CAUTION, ge=0, le=100, description="Standard errors subtracted from a measured gain."
     )
-    price: float | None = Field(
-        default=None,
-        ge=0,
-        le=MOST_NATS,
-        description=f"Nats per parameter; null: the price of the gates, or {NATS_PER_PARAMETER:g} if they are off.",
-    )
-    fee: float = Field(
-        default=FEE, ge=0, le=MOST_NATS, description="Nats that each kept seed costs in addition to its parameters."
-    )
-    average: float = Field(
-        default=0.0,
+    share: float = Field(
+        default=0.4,
         ge=0,
         le=1000,
-        description="Steps of 32 batches whose gains are averaged; 0: the latest gain by itself.",
-    )
-    points: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e6,
-        description="Hundredths of the metric that one nat brings, to use the reward's price; null: use price and fee.",
+        description="Steps of previews, each seed counted, that seeds may take which are not kept: as a share of the "
+        "episode's, of 60 at most.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from esper_core.leyline import RewardBreakdown
-from esper_rewards.settings import TeamSettings
+from esper_rewards.settings import PRICE, TeamSettings
 from esper_rewards.terms import POINTS, demand_pair, fossil_fee, improvement, nats, rent
 
 if TYPE_CHECKING:
@@ -15,35 +15,32 @@ if TYPE_CHECKING:
 class Team:
     """The default reward: the change of a potential, so that an episode's sum is the potential at its end.
 
-    Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (added / host + 0.10 · fossils), and Φ = 0 before the
-    first step. ``gain`` is the advantage of the validation metric over the twin at the same step, and ``added`` the
-    parameters beyond the host's. If operations have a price, Φ also loses price_of_flops · added / host, counted in
-    operations. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of these parts.
+    Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (doublings + 0.10 · fossils), and Φ = 0 before the
+    first step. ``gain`` is the advantage of the validation metric over the twin at the same step, and ``doublings`` how
+    often the host's operations have doubled. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of
+    these parts.
 
     Range: an episode's sum is Φ at its end, at most 100 for a metric between 0 and 1.
 
-    Direction: up with a better metric, down with parameters and fossils.
+    Direction: up with a better metric, down with operations and fossils.
 
     Incentive: to overfit the validation split; the test split shows how far that went.
 
     Args:
         metric: the task's metric, which the run passes to every reward.
-        price: hundredths of the metric that doubling the host's parameters must bring to break even.
-        price_of_flops: the same for doubling its operations; 0: operations are free.
+        price: hundredths of the metric that each doubling of the host's operations must bring to break even.
 
     Examples:
         >>> from esper_core.leyline import Metric, Signals
         >>> twin = Signals(9, 1.0, 1.0, 0.58, parameters=5000, host_parameters=5000, slots=())
-        >>> grown = Signals(9, 0.5, 0.5, 0.68, parameters=6000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 0.5, 0.5, 0.68, parameters=10_000, host_parameters=5000, slots=())
         >>> breakdown = Team(metric=Metric("accuracy")).score(grown, None, twin, None)
         >>> {name: round(value, 6) for name, value in breakdown.terms.items()}
-        {'improvement': 10.0, 'rent': -4.0, 'fossil_fee': 0.0}
+        {'improvement': 10.0, 'rent': -1.0, 'fossil_fee': 0.0}
     """
 
-    def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
-        self.metric = metric
-        settings = TeamSettings(price=price, price_of_flops=price_of_flops)
-        self.price, self.price_of_flops = settings.price, settings.price_of_flops
+    def __init__(self, *, metric: Metric, price: float = PRICE) -> None:
+        self.metric, self.price = metric, TeamSettings(price=price).price
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
@@ -58,7 +55,7 @@ class Team:
         """Return the three parts of Φ at one step."""
         return {
             "improvement": self.gain(signals, twin),
-            "rent": rent(signals, self.price, self.price_of_flops),
+            "rent": rent(signals, self.price),
             "fossil_fee": fossil_fee(signals, self.price),
         }
 
@@ -70,27 +67,26 @@ class Team:
 class Loss(Team):
     """``team`` by validation loss instead of the metric, for example for language models.
 
-    Formula: Φ(now) − Φ(before), where Φ = 100 · nats − price · (added / host + 0.10 · fossils), and Φ = 0 before the
+    Formula: Φ(now) − Φ(before), where Φ = 100 · nats − price · (doublings + 0.10 · fossils), and Φ = 0 before the
     first step. ``nats`` is how much lower the validation loss is than the twin's, clipped to ±10.
 
     Range: an episode's sum is Φ at its end, at most 1000.
 
-    Direction: up with a lower loss, down with parameters and fossils.
+    Direction: up with a lower loss, down with operations and fossils.
 
     Incentive: to stop before the loss rises: with few examples the loss of a grown network can rise while its accuracy
     does.
 
     Args:
         metric: the task's metric; it is not used.
-        price: hundredths of a nat that doubling the host's parameters must bring to break even.
-        price_of_flops: as for ``team``.
+        price: hundredths of a nat that each doubling of the host's operations must bring to break even.
 
     Examples:
         >>> from esper_core.leyline import Metric, Signals
         >>> twin = Signals(9, 1.0, 1.00, 0.5, parameters=5000, host_parameters=5000, slots=())
-        >>> grown = Signals(9, 0.5, 0.75, 0.5, parameters=6000, host_parameters=5000, slots=())
+        >>> grown = Signals(9, 0.5, 0.75, 0.5, parameters=10_000, host_parameters=5000, slots=())
         >>> Loss(metric=Metric("perplexity", "down")).score(grown, None, twin, None).terms
-        {'improvement': 25.0, 'rent': -4.0, 'fossil_fee': 0.0}
+        {'improvement': 25.0, 'rent': -1.0, 'fossil_fee': 0.0}
     """
 
     def gain(self, signals: Signals, twin: Signals) -> float:

@@ -6,12 +6,14 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from esper_core.leyline.prices import DOUBLING
+
 STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 Amount = Annotated[float, Field(ge=0, le=1e6)]
 
-PRICE: Final = "Hundredths of the metric that doubling the host's parameters must bring; a fossil costs a tenth."
-FLOPS: Final = "The same for doubling its operations; 0: they are free, and are not counted."
+PRICE: Final = 100 * DOUBLING
+"""Default price, in points: that of the gates."""
 
 
 class TeamSettings(BaseModel):
@@ -19,13 +21,16 @@ class TeamSettings(BaseModel):
 
     model_config = STRICT
 
-    price: Amount = Field(default=20.0, description=PRICE)
-    price_of_flops: Amount = Field(default=0.0, description=FLOPS)
+    price: Amount = Field(
+        default=PRICE,
+        description="Hundredths of the metric that each doubling of the host must bring; a fossil costs a tenth.",
+    )
 
 
 class LossSettings(TeamSettings):
     """Settings of ``loss``."""
 
     price: Amount = Field(
-        default=20.0, description="Hundredths of a nat that doubling the host must bring; a fossil costs a tenth."
+        default=PRICE,
+        description="Hundredths of a nat that each doubling of the host must bring; a fossil costs a tenth.",
     )

@@ -9,46 +9,33 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from esper_core.leyline.prices import SEED
+
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
 
-FEE: Final = 0.10
-"""Cost of a fossil beside its parameters, as a share of the price of doubling the host."""
 
+def rent(now: Signals, price: float) -> float:
+    """Return the price of what was added to the network.
 
-def rent(now: Signals, price: float, price_of_flops: float = 0.0) -> float:
-    """Return the price of added parameters, and of added operations if these have one.
-
-    Formula: −price · (parameters − host's) / host's − price_of_flops · (operations − host's) / host's.
+    Formula: −price · log2(operations / host's); parameters take their place where operations are unknown.
 
     Range: at most 0, if the network is not smaller than its host.
 
-    Direction: down with parameters and operations.
+    Direction: down with operations.
 
     Incentive: to grow small seeds, and many of them; to grow late, if it is charged in each step.
 
     Examples:
         >>> from esper_core.leyline import Signals
-        >>> rent(Signals(9, 1.0, 1.0, 0.5, parameters=6000, host_parameters=5000, slots=()), price=20.0)
-        -4.0
+        >>> rent(Signals(9, 1.0, 1.0, 0.5, parameters=20_000, host_parameters=5000, slots=()), price=1.0)
+        -2.0
     """
-    added = (now.parameters - now.host_parameters) / now.host_parameters
-    return 0.0 - price * added - (price_of_flops * added_flops(now) if price_of_flops else 0.0)
-
-
-def added_flops(now: Signals) -> float:
-    """Return added operations as a share of the host's. Raises ValueError if they were not counted.
-
-    A run counts them where a reward has an attribute ``price_of_flops`` above 0.
-    """
-    if now.flops is None or now.host_flops is None:
-        msg = "operations have a price, but the signals have no count of them. Received: flops=None"
-        raise ValueError(msg)
-    return (now.flops - now.host_flops) / now.host_flops
+    return 0.0 - price * now.doublings
 
 
 def fossil_fee(now: Signals, price: float) -> float:
-    """Return the price of fossils, beside that of their parameters.
+    """Return the price of fossils, beside that of their size.
 
     Formula: −0.10 · price · fossils.
 
@@ -63,7 +50,7 @@ def fossil_fee(now: Signals, price: float) -> float:
         >>> fossil_fee(Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, 1),)), price=20.0)
         -2.0
     """
-    return 0.0 - price * FEE * now.fossils
+    return 0.0 - price * SEED * now.fossils
 
 
 POINTS: Final = 100.0

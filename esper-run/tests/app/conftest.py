@@ -15,14 +15,14 @@ from esper_run.app.compose import prepare
 SMALL = """\
 task: stripes
 host: pointwise-mlp
-slots:
-  early: {blueprints: [conv_light]}
+slots: {early: {blueprints: [conv_light]}}
 policy:
   use: schedule
   settings:
     plan:
       - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
 environments: 2
+growth: {gates: "off"}
 episode: {steps: 3, batches: 1, batch_size: 20}
 """
 

@@ -1,6 +1,7 @@
 """Composition: settings, learning rate schedules and prices of operations, and the errors that name them."""
 
 import importlib
+import math
 
 import pytest
 
@@ -23,7 +24,7 @@ def picky(*arguments, size=1, **more):
     raise SettingError("size", "it is too small", f"Received: {size}")
 """
 PICKERS = {kind: {"picky": f"picky, {kind.capitalize()}Spec('', settings=Size)"} for kind in ("task", "host", "reward")}
-HOST = "host: pointwise-mlp\nslots:\n  early: {"
+HOST = "host: pointwise-mlp\nslots: {early: {"
 REFUSED = "{use: picky, settings: {size: 3}}"
 
 
@@ -32,7 +33,7 @@ REFUSED = "{use: picky, settings: {size: 3}}"
     [
         ("task: stripes", f"task: {REFUSED}", "task.settings.size", 1),
         (HOST, HOST.replace("pointwise-mlp", REFUSED) + "at: a, ", "host.settings.size", 2),
-        ("environments: 2", f"reward: {REFUSED}\nenvironments: 2", "reward.settings.size", 10),
+        ("environments: 2", f"reward: {REFUSED}\nenvironments: 2", "reward.settings.size", 9),
     ],
 )
 def test_setting_that_a_component_refuses_is_reported_at_its_line(
@@ -69,7 +70,7 @@ def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, me
     assert 'schedule "pacer/half" (esper-pacer 1.0)' in str(caught.value)
 
 
-PRICED = "reward: {use: team, settings: {price: 0.0, price_of_flops: 30.0}}\n"
+PRICED = "reward: {use: team, settings: {price: 30.0}}\n"
 KEEPS = """\
       - {step: 1, op: advance, slot: early}
       - {step: 3, op: fossilise, slot: early}
@@ -92,7 +93,7 @@ def grown(configured, run_file):
     return play
 
 
-def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) -> None:
+def test_operations_are_counted_and_paid_for(grown) -> None:
     steps, paid, place = grown(PRICED)
     seed = place.candidate("blueprints/conv_light").flops
     counted = {event.signals.step: event.signals.flops for event in steps}
@@ -100,7 +101,6 @@ def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) ->
     assert counted[0] == place.host_flops  # a seed that trains in the shadow does not slow the host down
     assert counted[5] == place.host_flops + seed > counted[0]  # it was kept
     steps, free, _ = grown("reward: {use: team, settings: {price: 0.0}}\n")
-    assert {event.signals.flops for event in steps} == {event.signals.host_flops for event in steps} == {None}
     assert [end.fossils for end in paid] == [end.fossils for end in free] == [1]
-    share = seed / place.host_flops
-    assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * share, abs=1e-9) for end in free]
+    doublings = math.log2(1 + seed / place.host_flops)
+    assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * (doublings + 0.1)) for end in free]

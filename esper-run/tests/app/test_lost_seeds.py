@@ -21,8 +21,8 @@ class Block(nn.Conv1d):
         self.calls = 0
 
     def forward(self, inputs):
-        self.calls += 1
-        if self.calls > 6 and Block.raised < MOST:
+        self.calls += self.training  # not while it is described
+        if self.calls > 3 and Block.raised < MOST:
             Block.raised += 1
             raise ZeroDivisionError("no more")
         return super().forward(inputs)
@@ -39,6 +39,7 @@ task: stripes
 host: cnn1d
 slots: {early: {blueprints: [bad/late]}}
 policy: heuristic
+growth: {gates: "off"}
 environments: 2
 capacity: false
 episode: {steps: 16, batches: 1, batch_size: 20}

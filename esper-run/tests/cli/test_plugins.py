@@ -171,7 +171,7 @@ from esper_core import hookimpl
 def esper_component_missing(kind, name):
     if name == "mamba" and kind in ("blueprint", "host"):
         return f"the {kind} mamba\\ncomes with extra[mamba]"
-    if name == "cobra":
+    if name == "anaconda":
         raise LookupError("no index")
 """
 
@@ -186,13 +186,13 @@ def test_plugins_explain_a_missing_component_once(esper, install) -> None:
         "  the host mamba comes with extra[mamba]\n"
         "  List them:  esper components list\n"
     )
-    assert esper("components", "show", "cobra").err.splitlines()[1:-1] == [
+    assert esper("components", "show", "anaconda").err.splitlines()[1:-1] == [
         '  plugin "knows" (esper-knows 1.0) failed in esper_component_missing: LookupError: no index'
     ]
 
 
 def test_plugins_are_not_called_for_an_installed_component(esper, install) -> None:
-    source = MISSING.replace('if name == "cobra"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
+    source = MISSING.replace('if name == "anaconda"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
     install("knows", source)
     install("extra", GOOD.replace('"Small."', '""'))
     answer = esper("components", "show", "tiny-conv")

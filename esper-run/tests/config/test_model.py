@@ -25,29 +25,9 @@ POLICY = "policy: schedule\n"
 CONTROL = "which is the name of a control"
 MANY = "10,000,000 episodes (rounds × environments × arms), received "
 SAVES = "arms:\n  a: {policy: {use: ppo, settings: {save: mine}}}\n  b: {policy: {use: ppo, settings: {save: %s}}}\n"
-TOO_SHORT = "growth: {gates: %s}\nepisode: {steps: %d}\n"
-NO_TWIN = "twin: false\ngrowth: {gates: %s, incubation: shadow}\n"
 PARTS = "compute: {micro_batches: %d}\n"
 
 ROWS = {
-    **{
-        f"an episode that ends before a {gates} gate judges": Row(
-            TOO_SHORT % (gates, 3), ("E114", 8, 18, "episode.steps"), "received 3 steps", 'gates: "off"',
-            (TOO_SHORT % (gates, 4), "episode: {steps: 1}\n"),
-        )
-        for gates in ("strict", "permissive")
-    },
-    **{
-        f"{gates} gates without a twin or a branch": Row(
-            NO_TWIN % gates, ("E114", 8, 17, "growth.gates"), "can show a gain", "growth.incubation: branch",
-            (f"growth: {{gates: {gates}}}\n", NO_TWIN % '"off"', f"twin: false\ngrowth: {{gates: {gates}}}\n"),
-        )
-        for gates in ("strict", "permissive")
-    },
-    "a price of the loss for gains in the metric": Row(
-        "growth: {evidence: metric}\n", ("E114", 7, 20, "growth.evidence"), "growth.price has no default",
-        "0.00001 of accuracy", ("growth: {evidence: metric, price: 0.0002}\n", "growth: {evidence: loss}\n"),
-    ),
     "a nursery beyond the limit on seeds": Row(
         "growth: {seeds: 2, nursery: 3}\n", ("E114", 7, 29, "growth.nursery"),
         "growth.nursery is larger than growth.seeds (2), received 3", "Use growth.seeds: 3 or more, or a smaller",

@@ -51,7 +51,7 @@ run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded, plugins = run.load()
 recipe = run.build(loaded, plugins, data)
 varieties = {name: [variety.id for variety in varieties] for name, varieties in recipe.network.varieties.items()}
-facts = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, tuned
+facts = recipe.network.draws, recipe.network.operations, recipe.network.steps, varieties, tuned
 splits = {name: (split.inputs, split.targets) for name, split in recipe.data.items()}
 pickle.dump((run.describe(plugins), facts, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
@@ -79,7 +79,7 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     varieties = {
         name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.network.varieties.items()
     }
-    assert rebuilt == (recipe.network.draws, recipe.operations, recipe.network.steps, varieties, [True])
+    assert rebuilt == (recipe.network.draws, recipe.network.operations, recipe.network.steps, varieties, [True])
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())

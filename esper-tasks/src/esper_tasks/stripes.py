@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LENGTH: Final = 16
-TRAIN, VALIDATION, TEST = 200, 80, 80
+TRAIN, VALIDATION, TEST = 200, 100, 80
 
 # Each pattern has two stripes up and two down; only their order differs between classes.
 _PATTERNS: Final = ((1, 1, -1, -1), (1, -1, 1, -1), (1, -1, -1, 1), (-1, 1, 1, -1))
 
 
 def stripes(*, seed: int = 0, noise: float = 0.3) -> Classification:
-    """Generate noise (N, 1, 16) with one of four stripe patterns, the class; 200 / 80 / 80 examples.
+    """Generate noise (N, 1, 16) with one of four stripe patterns, the class; 200 / 100 / 80 examples.
 
     A network without convolutions has to learn every pattern at every position; one that combines neighbours learns
     it once.

@@ -262,7 +262,7 @@ class HostWithSlot:
             {SLOT: [variety]},
             seed=0,
             batches=BATCHES,
-            settings=GrowthConfig(incubation="shadow", embargo=0),
+            settings=GrowthConfig(gates="off", incubation="shadow", embargo=0),
         )
         return cls(host, garden, keeper, variety.id, [])
 

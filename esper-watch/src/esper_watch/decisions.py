@@ -67,12 +67,11 @@ def decisions(report: Report) -> Section | None:
         if decision.round == last and not is_control(decision.arm):
             chosen.setdefault(decision.environment, {})[decision.step] = decision
     left, networks, missing = MAX_MOMENTS, [], 0
-    prices = list(_prices(history))
     for environment in sorted(changes.keys() | chosen.keys()):
         seeds = [life for life in history.seeds if life.environment == environment] if left > 0 else []
         steps = sorted(changes.get(environment, {}).keys() | chosen.get(environment, {}).keys())
         moments = [
-            _moment(history, seeds, step, changes.get(environment, {}).get(step, []), prices)
+            _moment(history, seeds, step, changes.get(environment, {}).get(step, []))
             if step in changes.get(environment, {})
             else _unheeded(chosen[environment][step])
             for step in steps[: max(0, left)]
@@ -96,14 +95,6 @@ def decisions(report: Report) -> Section | None:
     return Section("decisions", "Decisions", "decisions", data)
 
 
-def _prices(history: History) -> Iterator[float]:
-    """Yield the price of one parameter, if a gate told one."""
-    for life in history.seeds:
-        if life.gain is not None and life.gain.price is not None and life.parameters:
-            yield life.gain.price / life.parameters
-            return
-
-
 def _unheeded(decision: Decision) -> Moment:
     return Moment(decision.step + 1, decision.action, (), ("The policy asked for this; no seed changed its stage.",))
 
@@ -113,7 +104,6 @@ def _moment(
     seeds: Sequence[SeedLife],
     step: int,
     changes: Sequence[tuple[SeedLife, StageChanged]],
-    prices: Sequence[float],
 ) -> Moment:
     """Describe the decision that led to these changes."""
     verbs = {
@@ -136,12 +126,10 @@ def _moment(
             change = changed.get(id(life))
             outcome = "stays as it is" if change is None else SHORT_NAMES[change.now]
             price = look.price if math.isfinite(look.price) else None
-            if price is None and prices:  # measured before its gate looked for the first time
-                price = prices[0] * life.parameters
             chosen = change is not None and change.now is not Stage.PRUNED
             options.append(Option(short_name(life.blueprint), life.parameters, look, price, outcome, chosen))
     if any(change.now is Stage.GERMINATED for _, change in changes):
-        options += _could_germinate(history, seeds, changes, prices)
+        options += _could_germinate(history, seeds, changes)
     why = [_explained(life, change) for life, change in changes]
     return Moment(step + 1, action, options[:MAX_OPTIONS], why)
 
@@ -150,7 +138,6 @@ def _could_germinate(
     history: History,
     seeds: Sequence[SeedLife],
     changes: Sequence[tuple[SeedLife, StageChanged]],
-    prices: Sequence[float],
 ) -> Iterator[Option]:
     """Yield the blueprints that could have germinated in the same slots: what they gain is not known yet."""
     sizes = {(life.slot, life.blueprint): life.parameters for life in (*seeds, *history.seeds[:200])}
@@ -164,9 +151,8 @@ def _could_germinate(
         for blueprint in choices.get(slot, tuple(name for at, name in sorted(taken) if at == slot)):
             if (slot, blueprint) not in growing:
                 parameters, chosen = sizes.get((slot, blueprint)), (slot, blueprint) in taken
-                price = prices[0] * parameters if prices and parameters is not None else None
                 outcome = "germinated" if chosen else "not now"
-                yield Option(short_name(blueprint), parameters, None, price, outcome, chosen)
+                yield Option(short_name(blueprint), parameters, None, None, outcome, chosen)
 
 
 def _explained(life: SeedLife, change: StageChanged) -> str:
@@ -190,12 +176,6 @@ def _gate_in_words(reason: Reason, opinion: Opinion) -> str:
         return f"{gate}: {opinion.note}."
     state, figures = ("open" if opinion.opens else "closed"), f"over {evidence.n} examples"
     than = "above" if evidence.lower > opinion.price else "not above"
-    if opinion.strictness == "permissive":
-        than = "above" if evidence.mean > opinion.price else "not above"
-        figures += (
-            f" the gain is {format_number(evidence.mean)}, {than} the price of {format_number(opinion.price)}, and"
-        )
-        return f"{gate} was {state}: {figures} at least {format_number(evidence.lower)} (look {evidence.looks})."
     lower, price = format_number(evidence.lower), format_number(opinion.price)
     figures += f" the gain is at least {lower}, {than} the price of {price}"
-    return f"{gate} was {state}: {figures} (look {evidence.looks})."
+    return f"{gate} was {state}: {figures} (look {evidence.looks}){opinion.lacking}."

@@ -458,9 +458,8 @@ def short_fate(life: SeedLife) -> str:
         return "still living"
     reason, opinion = life.reason, life.reason.opinion
     if reason.cause is Cause.POLICY and opinion is not None and opinion.finding is Finding.NOT_SHOWN:
-        evidence, price = opinion.evidence, opinion.price
-        compared = None if evidence is None else evidence.lower if opinion.strictness == "strict" else evidence.mean
-        return "below its price" if compared is None or price is None or compared <= price else "gain not shown"
+        is_more = opinion.evidence is not None and opinion.price is not None and opinion.evidence.mean > opinion.price
+        return "gain not shown" if is_more else "below its price"
     if reason.cause is Cause.NURSERY:
         return f"{short_name(reason.detail)} was chosen"
     return _REASONS.get(reason.cause) or str(replace(reason, opinion=None))

@@ -339,7 +339,7 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
     if not matching:
         return
     gain, opinion = seed.gain, seed.opinion
-    price = None if opinion is None or opinion.price is None or not is_usable(opinion.price) else opinion.price
+    price = seed.price if seed.price is not None and is_usable(seed.price) else None
     is_measured = gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error)
     if gain is not None and is_measured:
         matching[-1].gain = SeedGain(step, seed.stage, gain.mean, gain.standard_error, price, gain.n)

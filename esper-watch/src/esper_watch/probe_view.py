@@ -48,7 +48,6 @@ def probe_page(result: Json) -> str:
         curve=_curve(points),
         ends=points[:1] + points[-1:],
         size=CURVE,
-        price=result["price"],
         version=__version__,
         **_head(result),
     )

@@ -1,4 +1,4 @@
-from .averages import Averages as Averages
+from .averages import Averages as Averages, RunningAverage as RunningAverage
 from .counterfactuals import Counterfactuals as Counterfactuals
 from .dry_runs import (
     KeptBuffers as KeptBuffers,
@@ -9,14 +9,14 @@ from .dry_runs import (
 from .examples import (
     Example as Example,
 )
-from .garden import Garden as Garden, Transition as Transition
-from .gates import (
+from .gains import (
     NUMBERS as NUMBERS,
-    Gates as Gates,
     compare_losses as compare_losses,
     paired as paired,
     read_gain as read_gain,
 )
+from .garden import Garden as Garden, Transition as Transition
+from .gates import Gates as Gates
 from .grafting import (
     graft as graft,
     ungraft as ungraft,
@@ -36,6 +36,7 @@ from .optimizers import (
     OptimizerSettings as OptimizerSettings,
     OwnedParameters as OwnedParameters,
 )
+from .prices import Prices as Prices, SeedPrices as SeedPrices
 from .random_streams import (
     RandomStream as RandomStream,
     derive_seed as derive_seed,

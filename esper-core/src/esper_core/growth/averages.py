@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,11 @@ class RunningAverage:
             self._batches[place], self._averages[place] = batches, average
 
 
+LEAST_CORRELATION: Final = 0.2
+MOST_CORRELATION: Final = 0.999
+"""So that two looks without a batch between them still have something new, and no number is divided by 0."""
+
+
 class Averages:
     """The running averages of a host and of each seed that incubates; with a half-life of 0 there are none."""
 
@@ -117,6 +122,7 @@ class Averages:
         self._garden, self._half_life = garden, half_life
         self._host = RunningAverage(half_life, self._places_of_host) if half_life else None
         self._apart: dict[int, RunningAverage] = {}
+        self._batches = 0
 
     def open_step(self) -> None:
         """Begin a decision step: seeds may have come and gone since the last."""
@@ -127,9 +133,20 @@ class Averages:
 
     def take_batch(self) -> None:
         """Take in the host's weights after a batch."""
+        self._batches += 1
         if self._host is not None:
             self._follow()
             self._host.update()
+
+    def take_correlation(self) -> float:
+        """Return how much what is judged now correlates with what was judged when this was called last.
+
+        Of an average, a half is left after each half-life. Less than ``LEAST_CORRELATION`` was not seen of any gain,
+        even by raw weights.
+        """
+        batches, self._batches = self._batches, 0
+        left = 0.5 ** (batches / self._half_life) if self._half_life else 0.0
+        return min(max(left, LEAST_CORRELATION), MOST_CORRELATION)
 
     def taker(self, number: int) -> Callable[[], None] | None:
         """Return what takes in the weights of an incubating seed while they are in the network; None: nothing does."""
@@ -185,23 +202,25 @@ class Averages:
         return places_that_train(self._garden.model, apart)
 
     def _places_apart(self, number: int) -> list[Place]:
-        slot, seed = self._garden.slot_of(number)
+        _, seed = self._garden.slot_of(number)
         if seed.presence is not Presence.BRANCHED:
             return places_that_train(seed)
-        others = (other for other in slot.nursery if other is not seed)
+        nursery = (other for place in self._garden.slots.values() for other in place.nursery)
+        others = (other for other in nursery if other is not seed and other.presence is Presence.BRANCHED)
         return places_that_train(self._garden.model, others)
 
     def state_dict(self) -> State:
         """Return the averages."""
         if self._host is None:
-            return State()
+            return State({"batches": self._batches})
         self._follow()
         paths = {id(module): path for path, module in self._garden.model.named_modules()}
         apart = {str(number): average.state_dict(paths) for number, average in self._apart.items()}
-        return State.of({"host": self._host.state_dict(paths), "apart": State.of(apart)})
+        return State.of({"host": self._host.state_dict(paths), "apart": State.of(apart)}, batches=self._batches)
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
+        self._batches = state.plain["batches"]
         if self._host is None:
             return
         self._follow()

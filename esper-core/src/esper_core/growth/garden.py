@@ -167,7 +167,7 @@ class Garden:
         return Transition.of(slot, seed, None, BY_POLICY)
 
     def _advance(self, slot: Slot, seed: Seed, reason: Reason) -> Iterator[Transition]:
-        """Blend the seed in, and drop those that incubated beside it."""
+        """Blend the seed in, and drop those beside it: if it is kept its branch is the host; theirs have another."""
         before = seed.pass_on(SeedEvent.ADVANCE)
         incubation, schedule = self._incubations[seed.number], seed.schedule
         seed.alpha.aim(schedule.target, 0 if incubation.lasting else schedule.speed * self._batches, schedule.curve)
@@ -175,9 +175,9 @@ class Garden:
             seed.presence = Presence.ACTING
             del self._incubations[seed.number]
         yield Transition.of(slot, seed, before, self.gates.explain(reason, seed))
-        for other in slot.nursery:
-            if other is not seed:
-                yield self._remove(slot, other, other.pass_on(SeedEvent.REMOVE), Reason(Cause.NURSERY, seed.blueprint))
+        for place, other in list(self._living()):
+            if other is not seed and (place is slot or other.presence is Presence.BRANCHED):
+                yield self._remove(place, other, other.pass_on(SeedEvent.REMOVE), Reason(Cause.NURSERY, seed.blueprint))
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from esper_core.growth.averages import RunningAverage, places_that_train
 from esper_core.growth.dry_runs import KeptBuffers, device_of, host_parameters, in_mode, observe_places, split_state
 from esper_core.growth.grafting import alike, plain_outputs
 from esper_core.growth.journal import read_network
+from esper_core.growth.prices import Prices, follow_operations
 from esper_core.growth.rebuilding import plant, rebuild
 from esper_core.growth.seeds import SeedBuilder
 from esper_core.growth.slots import Slots, host_layers, is_grafted, observe, slots_of
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.errors import Problem
     from esper_core.leyline.events import HostLayer
     from esper_core.leyline.specs import Site
+    from esper_core.settings import GrowthConfig
 
 
 class Host:
@@ -95,6 +99,18 @@ class Host:
                 yield
         finally:
             kept.put_back()
+
+    def follows_operations(self, growth: GrowthConfig) -> bool:
+        """Return whether the prices of what grows in it follow operations, where these are known."""
+        return follow_operations(self.model, growth)
+
+    def prices(self, growth: GrowthConfig, operations: int | None) -> Prices:
+        """Return the prices of what may grow in it, in its loss; ``operations`` are those of its pass, if known."""
+        return Prices(self.model, growth, None, operations)
+
+    def running_average(self, half_life: float) -> RunningAverage:
+        """Return the average of what trains in it, over batches."""
+        return RunningAverage(half_life, partial(places_that_train, self.model))
 
     def observe(self, example: Any) -> None:
         """Set the site and dtype that each slot sees, by running the model on an example, as ``graft`` does."""

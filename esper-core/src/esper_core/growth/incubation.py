@@ -23,6 +23,7 @@ from esper_core.growth.examples import map_tensors
 from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
+from esper_core.growth.slots import slots_of
 from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.leyline.protocols import State
 
@@ -159,8 +160,10 @@ class Branch(Incubation):
         super().__init__(model, slot, seed, keeper, stream)
         self._seed.presence = Presence.BRANCHED
         self._committed = False
-        seed_modules = {id(part) for other in slot.nursery for part in other.modules()}
-        of_seeds = {id(parameter) for other in slot.nursery for parameter in other.parameters()}
+        nursery = [other for place in slots_of(model).each() for other in place.nursery]
+        apart = [other for other in nursery if other is seed or other.presence is Presence.BRANCHED]
+        seed_modules = {id(part) for other in apart for part in other.modules()}
+        of_seeds = {id(parameter) for other in apart for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in of_seeds]
         self._ids_of_host = {id(parameter) for parameter in self._of_host}
         self._numbers: dict[nn.Parameter, Tensor] = {}

@@ -114,16 +114,12 @@ class Rules:
         """Return why the slot accepts no seed of the blueprint now; None if it does.
 
         A nursery accepts several seeds while all of them incubate, each of another blueprint, by which actions name
-        them. A branch holds all of the host that learns, so seeds in other slots may neither act nor have a branch.
+        them. Several slots may have branches of one host, until a seed is blended in: its branch may become the host.
         """
-        for other in self.slots.values():
-            presences = {seed.presence for seed in other.nursery} if other is not slot else set()
-            if Presence.BRANCHED in presences:
-                return (
-                    f"a branch of the host is open in slot {other.name}, and only one slot can have branches at a time"
-                )
-            if presences and self.settings.incubation == "branch":
-                return f"a seed in slot {other.name} is not on a branch, and no branch can be opened beside it"
+        branching = self.settings.incubation == "branch"
+        for other in self.slots.values() if branching else ():
+            if other is not slot and not all(seed.incubating for seed in other.nursery):
+                return f"a seed in slot {other.name} is blended in, and no branch can be opened beside it"
         if slot.state is SlotState.FREE:
             return None
         seeds = slot.nursery
@@ -185,9 +181,12 @@ class Rules:
         raise GrowthError(Problem("E303", message, hint=suggestion(named, [seed.blueprint for seed in seeds])))
 
     def ready(self, slot: Slot) -> Seed | None:
-        """Return the seed that its gate lets advance without an action; never one of several in a nursery."""
+        """Return the seed that its gate lets advance without an action; never one of several that it would drop."""
         seeds = slot.nursery
-        alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING
+        branches = [
+            seed for other in self.slots.values() for seed in other.nursery if seed.presence is Presence.BRANCHED
+        ]
+        alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING and len(branches) < 2
         return seeds[0] if alone and self.gates.ready(seeds[0]) else None
 
 

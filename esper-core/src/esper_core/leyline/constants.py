@@ -101,7 +101,13 @@ EXACT_SIGN_FLIP_BELOW: Final = 20
 """Pairs below which the sign-flip test enumerates every flip."""
 
 GATE_ALPHA: Final = 0.05
-"""Probability that a gate lets a worthless seed pass, over all of its looks together."""
+"""Probability that a worthless seed is kept in the training of a network, over all seeds and looks together."""
+
+BLENDING_ALPHA: Final = 0.2
+"""Probability that a gate lets a worthless seed be blended in, which can be undone, over all of its looks together."""
+
+GATE_DECISIONS: Final = (3, 5, 8, 13, 20, 32, 51, 82, 131, 210, 336, 538)
+"""Looks at which a gate decides. They grow by 1.6: each more would cost all others a share of the error probability."""
 
 GATE_LOOKS: Final = EPISODE_STEPS
 """Looks over which a gate spreads its alpha if the length of the episode is unknown."""
@@ -111,9 +117,6 @@ FIRST_LOOK: Final = 3
 
 MIN_EXAMPLES_FOR_EVIDENCE: Final = 100
 """Validation examples below which a gain counts as unknown, since means of few skewed differences mislead."""
-
-NATS_PER_PARAMETER: Final = 2e-4
-"""Default price of one added parameter in nats of validation loss."""
 
 SINK_PLACES: Final = 4096
 """Events and ends of steps that may wait for a sink before ``step-finished`` events are dropped."""

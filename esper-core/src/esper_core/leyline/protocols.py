@@ -124,7 +124,7 @@ class FollowsPlan(Protocol):
 
     A policy may also have a method ``impossible(steps)``, which returns a text for each part of its plan that an
     episode of ``steps`` steps is too short for; ``esper check`` and ``esper run`` print them as warnings. With a
-    method ``for_loop(steps, price)`` it returns a policy that suits a short loop of a ``Gardener``, and its price.
+    method ``for_loop(steps)`` it returns a policy that suits a short loop of a ``Gardener``.
     """
 
     def unfinished(self) -> Sequence[Sequence[str]]:

@@ -9,14 +9,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.prices import doublings
 from esper_core.leyline.specs import SlotDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
-Strictness = Literal["strict", "permissive", "off"]
-"""How much evidence a gate requires; see ``growth.gates``."""
 
 RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
 """How pydantic reads and writes these records: unknown fields are refused, and NaN is written as a name."""
@@ -65,7 +63,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a gate saw in one look: the gain, with one-sided bounds.
+    """What a gate saw up to one look: the gain that lasts, with one-sided bounds.
 
     ``lower`` and ``upper`` are each wrong with probability ``alpha``.
     """
@@ -74,6 +72,9 @@ class Evidence:
     n: int
     mean: float
     standard_error: float
+    """That of the examples."""
+    between: float
+    """The standard error of the mean from step to step; 0 if only one look counts."""
     lower: float
     upper: float
     alpha: float
@@ -93,7 +94,6 @@ class Opinion:
     evidence: Evidence | None = None
     price: float | None = None
     """The gain that is required; None if the gates are off."""
-    strictness: Strictness = "strict"
 
     @property
     def opens(self) -> bool:
@@ -102,18 +102,24 @@ class Opinion:
 
     @property
     def reason(self) -> str:
-        """The note, or in words what was compared: the bound with the price, or also the mean."""
+        """The note, or in words what was compared, and what is lacking."""
         if self.evidence is None or self.price is None:
             return self.note
-        lower, looked = self.evidence.lower, f"(look {self.evidence.looks}, {self.evidence.n} examples)"
-        if self.strictness == "strict":
-            return f"lower bound {_compared(lower, self.price)} price {self.price:.4f} {looked}"
-        mean = _compared(self.evidence.mean, self.price)
-        return f"mean gain {mean} price {self.price:.4f}, lower bound {_compared(lower, 0.0)} 0 {looked}"
+        evidence, price = self.evidence, self.price
+        sign = ">" if evidence.lower > price else "≤"
+        looked = f"(look {evidence.looks}, {evidence.n} examples)"
+        return f"lower bound {evidence.lower:.4f} {sign} price {price:.4f} {looked}{self.lacking}"
 
-
-def _compared(number: float, limit: float) -> str:
-    return f"{number:.4f} {'>' if number > limit else '≤'}"
+    @property
+    def lacking(self) -> str:
+        """What a gate lacks that sees a gain above the price and is not sure: examples, or steps; empty if nothing."""
+        if self.evidence is None or self.price is None or self.opens or not self.evidence.mean > self.price:
+            return ""
+        evidence = self.evidence
+        if evidence.between > evidence.standard_error:
+            return f": the mean {evidence.mean:.4f} moves from step to step, and needs more of them"
+        ratio = (evidence.mean - evidence.lower) / (evidence.mean - self.price)
+        return f": a mean of {evidence.mean:.4f} needs about {evidence.n * ratio * ratio:.2g} examples"
 
 
 class Cause(StrEnum):
@@ -239,6 +245,11 @@ class SeedSignals:
     whatever it was trained with."""
     opinion: Opinion | None = None
     """What the seed's next gate concluded; None if the seed is not waiting for a gate."""
+    price: float | None = None
+    """What its gain has to exceed, in the unit of gains."""
+    margin: Gain | None = None
+    """How much better the network is with it than with the best other seed that incubates, in any slot, over the same
+    examples. None if no other does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +283,7 @@ class Signals:
     loss_scale: float | None = None
     """Loss scale in float16; None in other precisions."""
     flops: int | None = None
-    """Floating-point operations of a forward pass for one example: host, fossils and acting seeds. None if no reward of
-    the run has a price for them."""
+    """Floating-point operations of a forward pass for one example: host, fossils and acting seeds. None: unknown."""
     host_flops: int | None = None
     """The same for the host alone."""
 
@@ -286,6 +296,13 @@ class Signals:
     def fossils(self) -> int:
         """Number of fossilised seeds."""
         return sum(slot.fossils for slot in self.slots)
+
+    @property
+    def doublings(self) -> float:
+        """How often the host has doubled in operations; in parameters, if operations are unknown."""
+        if self.flops is None or self.host_flops is None:
+            return doublings(self.parameters, self.host_parameters)
+        return doublings(self.flops, self.host_flops)
 
     @property
     def finite(self) -> bool:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth import Garden, Growth, Transition
-    from esper_core.leyline import ActionMask, Operations, Signals, SlotPlace, Split, SplitName, Task
+    from esper_core.leyline import ActionMask, Signals, SlotPlace, Split, SplitName, Task
     from esper_core.trainer.forward import Warn
     from esper_core.trainer.growing_network import NetworkSettings
 
@@ -83,7 +83,6 @@ class Recipe:
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
         network: What may grow in each host, by which rules, and the length of episodes.
-        operations: Operations of host and blueprints; None: torch cannot count them.
     """
 
     task: Task
@@ -94,7 +93,6 @@ class Recipe:
     batch_size: int
     device: torch.device
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    operations: Operations | None = None
     reports: Reports = field(default_factory=Reports)
 
     def guard(self) -> Guard:
@@ -174,7 +172,7 @@ class Environment:
         self._implants = implants
         self._faults = FaultBook() if faults is None else faults
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device, recipe.reports.host)
-        self._operations = OperationCount(recipe.operations)
+        self._operations = OperationCount(recipe.network.operations)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
     @property
@@ -236,7 +234,7 @@ class Environment:
             compile_host=compile_host if recipe.compute.compile else None,
         )
         self.order = BatchOrder(len(train), recipe.batch_size, derive_seed(seed, "order"), train.inputs.device)
-        self._operations = OperationCount(recipe.operations)
+        self._operations = OperationCount(recipe.network.operations)
         self.steps = 0
         self.over = False
         self.seconds = 0.0, 0.0

@@ -37,6 +37,7 @@ from esper_core.growth import (
     Gates,
     RandomStream,
     SeedFault,
+    SeedPrices,
     Snapshot,
     Transition,
     decode_state,
@@ -138,7 +139,7 @@ class NetworkSettings:
         schedules: Learning rate schedules of the ``"host"`` and of each ``"seed"``; where there is none: constant.
         metric: What the governor counts as progress, beside the loss.
         draws: When host and blueprints draw random numbers.
-        operations: Operations of host and blueprints, if a reward prices them; None: signals have none.
+        operations: Operations of host and blueprints; None: unknown.
     """
 
     varieties: Mapping[str, Sequence[Variety]]
@@ -208,6 +209,7 @@ class GrowingNetwork:
             for purpose in ("training", "evaluation", "trial")
         )
         self.averages = Averages(self.garden, growth.average)
+        self.prices = SeedPrices(self.garden, growth, settings.metric, settings.operations)
         self.gains = SeedGains(self.garden, self.averages, trial_stream)
         left_out = derive_seed(seed, "counterfactuals")
         counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
@@ -351,13 +353,18 @@ class GrowingNetwork:
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
         self.measured = self.measurements.read(numbers)
-        self.garden.gates.look(self.garden.living_seeds(), self.measured.gains)
-        return self.measurements.signals(step, self.measured)
+        prices, correlation = self._prices(), self.averages.take_correlation()
+        self.garden.gates.look(self.garden.living_seeds(), self.measured.gains, prices, correlation)
+        return self.measurements.signals(step, self.measured, prices)
 
     def signals(self, step: int, numbers: Sequence[float]) -> Signals:
         """Return the signals of a network that was changed and measured again in a step that is concluded."""
         self.measured = self.measurements.read(numbers)
-        return self.measurements.signals(step, self.measured)
+        return self.measurements.signals(step, self.measured, self._prices())
+
+    def _prices(self) -> dict[int, float]:
+        measured = self.measured
+        return self.prices.of_living(measured.validation_loss, measured.validation_metric, measured.gains)
 
     def heal(self, signals: Signals) -> bool:
         """Take out the seeds that made a loss non-finite, and restore the host if harmed; return whether any was.

@@ -115,6 +115,8 @@ class SeedGains:
         self._lead: Tensor | None = None
         self._fossils: list[int] = []
         self.gains: dict[int, Tensor] = {}
+        self.margins: dict[int, Tensor] = {}
+        """By how much each seed is better than the best of the others that incubate, on the same examples."""
 
     def measure(self, evaluate: Callable[[], Tensor], evidence: Tensor, undisturbed: Tensor | None) -> None:
         """Measure the gain of every living seed.
@@ -126,10 +128,12 @@ class SeedGains:
         """
         self.gains = {}
         acting, slots = self._garden.blended, self._garden.slots.values()
+        trials: dict[int, Tensor] = {}
         for number in self._garden.incubating:
             with self._averages.judged(number), self._stream:
-                with_seed = evaluate()
-            self.gains[number] = paired(evidence, with_seed)
+                trials[number] = evaluate()
+            self.gains[number] = paired(evidence, trials[number])
+        self.margins = _margins(trials)
         if undisturbed is None:
             return
         fossils = [seed.number for slot in slots for seed in slot.fossils]
@@ -148,13 +152,33 @@ class SeedGains:
     def state_dict(self) -> State:
         """Return the gains, the twin's lead with the fossils that it was measured with, and the random stream."""
         stream = self._stream.state_dict()
-        return encode_state({"gains": self.gains, "lead": self._lead, "fossils": self._fossils, "stream": stream})
+        return encode_state(
+            {
+                "gains": self.gains,
+                "margins": self.margins,
+                "lead": self._lead,
+                "fossils": self._fossils,
+                "stream": stream,
+            }
+        )
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         saved = decode_state(state, device_of(self._garden.model))
-        self.gains, self._lead, self._fossils = saved["gains"], saved["lead"], saved["fossils"]
+        self.gains, self.margins = saved["gains"], saved["margins"]
+        self._lead, self._fossils = saved["lead"], saved["fossils"]
         self._stream.load_state_dict(saved["stream"])
+
+
+def _margins(trials: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Return by how much each trial is better than the best other; nothing if there is no other."""
+    if len(trials) < 2:
+        return {}
+    evidence_TN = torch.stack(list(trials.values()))
+    means_TT = evidence_TN.mean(1).repeat(len(trials), 1).fill_diagonal_(math.inf)
+    best_T = means_TT.nan_to_num(nan=math.inf).argmin(1)  # chosen on the device, so that nothing waits for it
+    rivals_TN = evidence_TN.index_select(0, best_T)
+    return {number: paired(rivals_TN[row], evidence_TN[row]) for row, number in enumerate(trials)}
 
 
 @dataclass(slots=True)
@@ -200,6 +224,7 @@ class Measurements:
     Attributes:
         host_finite: Whether parameters and gradients of host and fossils are finite.
         gains: Gains over the undisturbed host.
+        margins: Those over the best other seed that incubates.
         non_finite_seeds: Incubating seeds whose own loss, or the network's in their trial, is not finite.
     """
 
@@ -211,6 +236,7 @@ class Measurements:
     incubation_losses: Mapping[int, float]
     gradients: Mapping[int, GradientHealth]
     gains: Mapping[int, Gain]
+    margins: Mapping[int, Gain]
     dependences: Mapping[int, Gain]
     non_finite_seeds: tuple[int, ...]
 
@@ -242,7 +268,8 @@ class StepMeasurements:
             measured.pop(number, None)
 
     def _by_seed(self) -> tuple[dict[int, Tensor], ...]:
-        return self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences
+        measured = self._gains.gains, self._gains.margins, self._dependence.dependences
+        return self.incubation_losses, self.gradients, *measured
 
     def numbers(self, evaluation: Tensor) -> Tensor:
         """Return all measurements of this step, with ``evaluation``, as one tensor, which ``read`` takes apart."""
@@ -257,7 +284,7 @@ class StepMeasurements:
         remaining = iter(numbers)
         train_loss, validation_loss, validation_metric, finite = islice(remaining, 4)
         scale = None if self._garden.keeper.scaler is None else next(remaining)
-        losses_of, gradients_of, gains_of, dependences_of = (
+        losses_of, gradients_of, gains_of, margins_of, dependences_of = (
             {number: list(islice(remaining, tensor.numel())) for number, tensor in measured.items()}
             for measured in self._by_seed()
         )
@@ -278,12 +305,13 @@ class StepMeasurements:
             # NaN: the scaled loss overflowed in every batch, and nothing is known of the gradients.
             gradients={number: record for number, record in health.items() if not math.isnan(record.non_finite)},
             gains=gains,
+            margins={number: read_gain(values) for number, values in margins_of.items()},
             dependences={number: read_gain(values) for number, values in dependences_of.items()},
             non_finite_seeds=tuple(dict.fromkeys(non_finite)),
         )
 
-    def signals(self, step: int, measured: Measurements) -> Signals:
-        """Return the signals of a step: what was measured in it, and what is known of the network without measuring."""
+    def signals(self, step: int, measured: Measurements, prices: Mapping[int, float]) -> Signals:
+        """Return the signals of a step: what was measured, what seeds cost, and what is known without measuring."""
 
         def signals_of(seed: Seed) -> SeedSignals:
             return SeedSignals(
@@ -297,6 +325,8 @@ class StepMeasurements:
                 gain=measured.gains.get(seed.number),
                 dependence=measured.dependences.get(seed.number),
                 opinion=self._garden.gates.opinion(seed),
+                price=prices.get(seed.number),
+                margin=measured.margins.get(seed.number),
             )
 
         return Signals(

@@ -80,11 +80,6 @@ class RunReward:
         """The reward's price for growth: its attribute ``price``, if it has one."""
         return finite(getattr(self.reward, "price", None))
 
-    @property
-    def counts_flops(self) -> bool:
-        """Whether the reward has a price for operations: its attribute ``price_of_flops``."""
-        return bool(finite(getattr(self.reward, "price_of_flops", None)))
-
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None, when: str = "for a step"
     ) -> RewardBreakdown:

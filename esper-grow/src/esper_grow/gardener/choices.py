@@ -95,14 +95,14 @@ def _works(variety: Variety, site: Site, host: Host, *, auto: bool) -> bool:
     return fault is None
 
 
-def policy_of(policy: str | Policy, space: ActionSpace, plugins: Plugins, steps: int, price: float) -> Arm:
+def policy_of(policy: str | Policy, space: ActionSpace, plugins: Plugins, steps: int) -> Arm:
     """Return the arm of a policy: one by name, built for ``space`` and the loop, or the user's own object."""
     if isinstance(policy, str):
         component = plugins.registry.find("policy", policy)
         with attributed_to(component.title, "while it was built"):
             built = component.load()(space)
             if (fit := getattr(built, "for_loop", None)) is not None:
-                built = fit(steps, price)
+                built = fit(steps)
             return Arm(component.short, built, component.title)
     if isinstance(policy, type) or not callable(getattr(policy, "act", None)):
         received = policy.__name__ if isinstance(policy, type) else type(policy).__name__

@@ -15,6 +15,7 @@ the host is bit for bit that of a loop without a Gardener.
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
@@ -29,6 +30,7 @@ from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Cause, Observation, Reason
+from esper_core.leyline.specs import Operations
 from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus
@@ -76,6 +78,9 @@ STATE_FORMAT: Final = 3
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
 """The stages with which the parameters of the model change."""
+
+
+log = logging.getLogger("esper")
 
 
 class LoopOptions(TypedDict, total=False):
@@ -161,14 +166,14 @@ class Gardener:
             batch, losses = _attach_slots(model, slots, example, loss)
             varieties = blueprints_of(blueprints, host, plugins)
             space = _action_space(model, varieties, batch)
-            self._arm = policy_of(policy, space, plugins, steps, growth.price)
+            self._arm = policy_of(policy, space, plugins, steps)
             keep_growth_with_adapters(model)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
             group = add_seed_group(self._optimizers[0], options.get("seed_lr"), options.get("seed_decay"), undo)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm, group)
-            rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC)
+            rules = _rules_of(space, varieties, model, steps, growth, governor)
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             data = Validation(validation, losses, seed, growth.gates)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
@@ -359,11 +364,11 @@ def _governor_settings(governor: GovernorConfig | Mapping[str, Any] | Literal["o
 
 
 def _growth_settings(growth: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
-    """Return the settings: branches, since a loop has no twin, with strict gates unless given."""
+    """Return the settings: branches, since a loop has no twin."""
     if isinstance(growth, GrowthConfig):
         growth = growth.model_dump(exclude_unset=True)
     refuse_no_settings(growth, "growth")
-    settings = section_of(GrowthConfig, {"gates": "strict", **(growth or {})}, "growth")
+    settings = section_of(GrowthConfig, growth or {}, "growth")
     if "incubation" in settings.model_fields_set and settings.incubation != "branch":
         message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."
@@ -404,6 +409,34 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
     sites = {slot.name: slot.site for slot in Host(model).slots.each() if slot.site is not None}
     names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
     return ActionSpace(names, SlotDescriptions(model, sites, varieties, batch))
+
+
+def _rules_of(
+    space: ActionSpace,
+    varieties: Mapping[str, Sequence[Variety]],
+    model: nn.Module,
+    steps: int,
+    growth: GrowthConfig,
+    governor: GovernorConfig,
+) -> NetworkSettings:
+    operations = _operations_of(space, model, growth)
+    return NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC, operations=operations)
+
+
+def _operations_of(space: ActionSpace, model: nn.Module, growth: GrowthConfig) -> Operations | None:
+    """Return the operations of host and blueprints if prices follow them; log a warning if they are unknown (E125)."""
+    if not Host(model).follows_operations(growth):
+        return None
+    places = space.descriptions.items()
+    of_host = {place.host_flops for _, place in places}
+    blocks = {(slot, candidate.blueprint): candidate.flops for slot, place in places for candidate in place.candidates}
+    unknown = [f"{blueprint} in {slot}" for (slot, blueprint), flops in blocks.items() if flops is None]
+    if unknown or not all(of_host):
+        message = f"torch cannot count the operations of {', '.join(unknown) or 'the model'}: prices follow parameters"
+        hint = 'To say so yourself:  growth={"price": {"of": "parameters"}}'
+        log.warning("%s", Problem("E125", message, hint=hint))
+        return None
+    return Operations(of_host.pop() or 0, {block: flops or 0 for block, flops in blocks.items()})
 
 
 def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tuple[Example, Loss]:

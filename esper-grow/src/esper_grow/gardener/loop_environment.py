@@ -163,6 +163,8 @@ class LoopEnvironment:
         network = self.network
         incubation = network.incubation_seconds
         transitions = network.open_step()
+        if not network.garden.incubating:
+            network.averages.forget()  # they are kept up while seeds incubate, whose host they judge
         network.garden.tick()
         with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
             loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline.constants import CONFIDENCE, FIRST_LOOK, GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA, GATE_DECISIONS, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.lifecycle import SlotState
 
@@ -68,7 +68,7 @@ class Prospects:
         self, host: Host, varieties: Mapping[str, Sequence[Variety]], growth: GrowthConfig, arm: Arm, steps: int
     ) -> None:
         self._growth, self._arm, self._steps = growth, arm, steps
-        self._offers = sorted(_offers(host, varieties, growth.price), key=lambda offer: offer.price)
+        self._offers = sorted(_offers(host, varieties, growth.price.per_parameter), key=lambda offer: offer.price)
         # Without gates a policy that was not built for the loop decides by rules of its own.
         self._judged = growth.gates != "off" or hasattr(arm.policy, "for_loop")
         self._warned = False
@@ -121,15 +121,13 @@ class Prospects:
             )
         price = 10.0 ** math.floor(math.log10(AFFORDABLE_SHARE * loss / last.parameters))
         hint = (
-            f"A seed has to gain more than its price, {self._growth.price:g} nats for each parameter. "
+            f"A seed has to gain more than its price, {self._growth.price.per_parameter:g} nats for each parameter. "
             f'Make parameters cheaper:  growth={{"price": {price:.0e}}}'
         )
         log.warning("%s", Problem("E381", message, hint=hint))
 
     def _warn_of_power(self, loss: float, deviation: float, examples: int) -> None:
-        strict = self._growth.gates == "strict"
-        one_look = 1.0 - CONFIDENCE
-        alpha = GATE_ALPHA / self._steps / self._growth.nursery if strict else one_look
+        alpha = GATE_ALPHA / 2 / sum(look <= self._steps for look in GATE_DECISIONS)
         gain = smallest_gain(deviation, examples, alpha)
         if gain < VISIBLE_SHARE * loss:
             return
@@ -138,9 +136,6 @@ class Prospects:
             f"{gain / loss:.0%} of the loss, {loss:.3g}"
         )
         hint = f"A seed that gains less is not kept. {4 * examples:,} examples would show half of it"
-        if strict:
-            permissive = smallest_gain(deviation, examples, one_look)
-            hint += f', and  growth={{"gates": "permissive"}}  about {permissive:.2g} nats'
         log.warning("%s", Problem("E382", message, hint=f"{hint}."))
 
 
@@ -155,8 +150,11 @@ def smallest_gain(deviation: float, examples: int, alpha: float) -> float:
     return NormalDist().inv_cdf(1.0 - alpha) * DIFFERENCE_SHARE * deviation / math.sqrt(examples)
 
 
-def _offers(host: Host, varieties: Mapping[str, Sequence[Variety]], price: float) -> Iterator[_Offer]:
-    """Yield each blueprint that has parameters and a price, where it is cheapest."""
+def _offers(host: Host, varieties: Mapping[str, Sequence[Variety]], price: float | None) -> Iterator[_Offer]:
+    """Yield each blueprint that has parameters and an absolute price, where it is cheapest.
+
+    A relative price is a small share of the loss, whatever that is.
+    """
     sites = {slot.name: slot.site for slot in host.slots.each()}
     cheapest: dict[str, int] = {}
     for slot, fitting in varieties.items():

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.leyline.signals import Strictness
-
     Autocast = Callable[[], AbstractContextManager[Any]]
     """Returns a context in which the model computes, as ``HostAutocast`` does."""
 
@@ -82,7 +80,7 @@ class Validation:
         gates: How strict the gates are, which can judge by enough examples only.
     """
 
-    def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: Strictness = "off") -> None:
+    def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: str = "off") -> None:
         refuse_no_batches(batches, "validation")
         self._gates, self._counted, self._trained = gates, False, False
         self._batches, self._is_data_set = batches, isinstance(batches, Dataset)

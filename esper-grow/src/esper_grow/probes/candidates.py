@@ -27,6 +27,7 @@ class ProbeCandidate:
     """One blueprint in one slot, and what is known of it.
 
     Attributes:
+        price: What the gain has to exceed; known once the seed was planted in the trained host.
         losses: The validation losses of host and seed after the trial of each level.
         seconds: Duration of a training step.
         failure: Why it cannot be tried any more.
@@ -49,8 +50,8 @@ class ProbeCandidate:
         return compare_losses(host[level], self.losses[level], alpha)
 
 
-def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[ProbeCandidate]:
-    """Return what is to be tried in the slots of ``model``; ``price`` is that of a parameter.
+def find_candidates(model: nn.Module, blueprints: Any) -> list[ProbeCandidate]:
+    """Return what is to be tried in the slots of ``model``; their prices follow when the host was trained.
 
     Raises:
         GrowthError: Nothing fits (E351).
@@ -62,8 +63,7 @@ def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[Pro
         for variety in varieties[slot.name]:
             assert slot.site is not None
             description = describe(variety, slot.site)
-            cost = description.parameters * price
-            candidates.append(ProbeCandidate(slot.name, variety, cost, description.parameters, description.flops))
+            candidates.append(ProbeCandidate(slot.name, variety, 0.0, description.parameters, description.flops))
     return candidates
 
 

@@ -36,7 +36,7 @@ class ProbeRow:
         gain: Loss of the host continued without it, minus loss of the host continued with it, after the same steps.
         error: The standard error of ``gain``, over validation examples.
         at_least: What the gain exceeds with a probability of 95 %, for all candidates and looks together.
-        price: What the gain has to exceed: parameters times the price of one.
+        price: What the gain has to exceed.
         parameters: How many it adds.
         flops: Floating-point operations that it adds to a forward pass of one example; None: unknown.
         seconds: By how much it lengthens a training step.
@@ -96,7 +96,6 @@ class ProbeResult:
         host_steps: How many steps the copy of the host was trained before anything was tried.
         host_loss: Its validation loss then.
         curve: Steps and validation losses on the way there.
-        price: In nats for each parameter.
         examples: How many validation examples there are; batches, if the loss function returns one loss for each.
         budget: The seconds that were given.
         seconds: The seconds that were used.
@@ -114,7 +113,6 @@ class ProbeResult:
     host_steps: int
     host_loss: float
     curve: tuple[tuple[int, float], ...] = field(repr=False)
-    price: float
     examples: int
     budget: float
     seconds: float
@@ -209,7 +207,7 @@ def verdict_on(rows: Sequence[ProbeRow]) -> tuple[Verdict, str]:
         return "undecided", "Undecided: every candidate failed."
     best = next((row for row in rows if row.pays), None)
     if best is None:
-        return "nothing pays", "Nothing pays: no candidate is shown to gain more than its parameters cost."
+        return "nothing pays", "Nothing pays: no candidate is shown to gain more than it costs."
     gain, error, at_least, price = map(format_number, (best.gain, best.error, best.at_least, best.price))
     reason = (
         f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its "

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 import torch
 
 from esper_core.growth import Host, RandomStream, SeedFault
-from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import GrowthError, Problem, plural
 from esper_core.settings import GrowthConfig
 from esper_grow.gardener.checks import refuse_unknown_options
@@ -42,6 +42,7 @@ from esper_grow.probes.host import HostCurve, interval_of
 from esper_grow.probes.places import attach_slots, slot_sites
 from esper_grow.probes.results import ProbeFailure, ProbeResult, ProbeRow, verdict_on
 from esper_grow.probes.trainings import guarded, new_training
+from esper_run.app.descriptions import SlotDescriptions
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds, plain
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from esper_core.growth import Prices
     from esper_core.leyline import SlotPlace
     from esper_grow.gardener.choices import Blueprints
     from esper_grow.probes.trainings import Training
@@ -83,7 +85,7 @@ class ProbeOptions(TypedDict, total=False):
     Attributes:
         clip_norm: The norm to which gradients are clipped; None: they are not.
         steps: Training steps of the longest trials; fewer if the budget is short. Default: 450.
-        price: Gain in nats that each parameter has to bring; None: 2e-4, the price of gates on a branch.
+        price: Gain in nats that each parameter has to bring; None: relative, as the price of gates (``growth.price``).
         seed: RNG seed of the probe. Default: 0.
         on_progress: Called with a line of text for each part of the probe.
     """
@@ -143,7 +145,7 @@ class ProbeSettings:
     """What a search goes by. Attributes: as in ``ProbeOptions``."""
 
     steps: int
-    price: float
+    growth: GrowthConfig
     seed: int
     on_progress: Callable[[str], object] | None
 
@@ -151,8 +153,8 @@ class ProbeSettings:
     def of(cls, options: ProbeOptions) -> ProbeSettings:
         """Return the settings that options of ``probe`` name; ConfigError if the price is not valid."""
         price = options.get("price")
-        checked = section_of(GrowthConfig, {"price": NATS_PER_PARAMETER if price is None else price}, "probe")
-        return cls(options.get("steps", STEPS), checked.price, options.get("seed", 0), options.get("on_progress"))
+        growth = section_of(GrowthConfig, {} if price is None else {"price": price}, "probe")
+        return cls(options.get("steps", STEPS), growth, options.get("seed", 0), options.get("on_progress"))
 
 
 @contextmanager
@@ -171,10 +173,12 @@ def prepared(
         with torch.no_grad():
             example, by_example, losses = counted_example(training.model, batches.first(), training.loss)
         attach_slots(training.model, slots, example)
-        candidates = find_candidates(training.model, blueprints, settings.price)
+        candidates = find_candidates(training.model, blueprints)
+        flops = SlotDescriptions(training.model, {}, {}, example).host_flops
+        prices = Host(training.model).prices(settings.growth, flops)
         held_out = Validation(validation, by_example, settings.seed)
         reduced = len(losses) == 1 < example.size
-        yield Search(training, batches, held_out, candidates, settings, clock, len(losses), reduced)
+        yield Search(training, batches, held_out, candidates, prices, settings, clock, len(losses), reduced)
 
 
 @dataclass(slots=True)
@@ -185,6 +189,7 @@ class Search:
     batches: TrainingBatches
     validation: Validation
     candidates: list[ProbeCandidate]
+    prices: Prices
     settings: ProbeSettings
     clock: BudgetClock
     batch: int
@@ -319,9 +324,7 @@ class Search:
         """Set how long the trials are; return whether that is long enough."""
         expected = RESERVE * self._seconds_of_trials(self.settings.steps)
         affordable = (
-            self.settings.steps
-            if expected <= self.clock.left
-            else int(self.settings.steps * self.clock.left / expected)
+            int(self.settings.steps * min(1.0, self.clock.left / expected)) if expected else self.settings.steps
         )
         if affordable < self.settings.steps // SHARE_KEPT:
             return False
@@ -359,7 +362,7 @@ class Search:
     def _continue_host(self) -> None:
         """Train a copy of the host for as many steps as the longest trials, and evaluate it at each level."""
         control, stream, done = (
-            self.training.copy(RandomStream.derive_seed(self.settings.seed, "trial")),
+            self._copy(),
             self.batches.stream("trial"),
             0,
         )
@@ -392,13 +395,19 @@ class Search:
         self._without_fault(candidate, train)
         trial.release()
 
+    def _copy(self) -> Training:
+        """Return a copy of the trained host, judged by averages of its weights: short ones in short trials."""
+        half_life = min(self.settings.growth.average, self.lengths[0] / 4 if self.lengths else 0.0)
+        return self.training.copy(RandomStream.derive_seed(self.settings.seed, "trial"), half_life)
+
     def _planted(self, candidate: ProbeCandidate, batch: Any) -> Training | None:
         """Return a copy of the trained host with the candidate in its slot; None if that fails."""
-        trial = self.training.copy(RandomStream.derive_seed(self.settings.seed, "trial"))
+        trial = self._copy()
 
         def plant() -> None:
             candidate.parameters = trial.plant(candidate.slot, candidate.variety, self.settings.seed, batch)
-            candidate.price = candidate.parameters * self.settings.price
+            size = (candidate.flops or 0) if self.prices.counts_operations else candidate.parameters
+            candidate.price = self.prices.price(candidate.parameters, size, 0, self.curve.points[-1][1])
 
         self._without_fault(candidate, plant)
         return None if candidate.failure else trial
@@ -441,7 +450,6 @@ class Search:
             host_steps=step,
             host_loss=loss,
             curve=tuple(self.curve.points),
-            price=self.settings.price,
             examples=self.examples,
             budget=self.clock.budget,
             seconds=self.clock.used,

@@ -24,7 +24,7 @@ from esper_grow.gardener.validation import each_loss
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from esper_core.growth import Variety
+    from esper_core.growth import RunningAverage, Variety
     from esper_grow.gardener.validation import Loss, Validation
 
 
@@ -40,6 +40,7 @@ class Training:
         stream: Random numbers of the model, such as those of dropout.
         now: A clock, in seconds.
         seconds: What each step took.
+        average: That of the weights, by which it is evaluated; None: by those of the last step.
     """
 
     model: nn.Module
@@ -49,13 +50,19 @@ class Training:
     stream: RandomStream
     now: Callable[[], float] = perf_counter
     seconds: list[float] = field(default_factory=list)
+    average: RunningAverage | None = None
 
-    def copy(self, seed: int) -> Training:
-        """Return a copy that goes on from here, with random numbers of its own ``seed``."""
+    def copy(self, seed: int, half_life: float) -> Training:
+        """Return a copy that goes on from here, with random numbers of its own ``seed``.
+
+        It is evaluated with a running average of its weights over so many batches; 0: with those of its last step.
+        """
         memo: dict[int, Any] = {}
         model = deepcopy(self.model, memo)
         stream = RandomStream(seed, Host(model).device)
-        return replace(self, model=model, optimizer=copy_optimizer(self.optimizer, memo), stream=stream, seconds=[])
+        optimizer = copy_optimizer(self.optimizer, memo)
+        average = Host(model).running_average(half_life) if half_life else None
+        return replace(self, model=model, optimizer=optimizer, stream=stream, seconds=[], average=average)
 
     def plant(self, slot: str, variety: Variety, seed: int, batch: Any) -> int:
         """Let a newborn seed act in a slot and train with the host; return how many parameters it adds.
@@ -85,11 +92,14 @@ class Training:
         if self.clip_norm is not None:
             clip_grad_norm_(trained, self.clip_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         self.seconds.append(self.now() - began)
 
     def evaluate(self, validation: Validation, *, again: bool = True) -> Tensor:
         """Return the loss of each validation example; with ``again`` they must be those of the evaluation before."""
-        return validation.evaluate(self.model, nullcontext, trial=again)
+        with nullcontext() if self.average is None else self.average.applied():
+            return validation.evaluate(self.model, nullcontext, trial=again)
 
     def release(self) -> None:
         """Free the memory of the copy. Its modules refer to each other, and Python may keep them for a while."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import TypeAdapter
 
 from esper_core.growth import Growth, Host, Variety
-from esper_core.leyline.errors import ConfigError
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.errors import Problem
 from esper_core.trainer import Arm, RunReward, Study
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import load_run_plugins, resolve
@@ -27,7 +28,7 @@ from esper_run.config.model import CAPACITY, TWIN
 from esper_run.engines import PoolRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer import Recipe, StudyPool
+    from esper_run.app.recipes import Prototype
     from esper_run.app.resolution import Resolution
     from esper_run.config import RunConfig
     from esper_run.engines import EngineSession
@@ -66,6 +68,7 @@ class Composition:
     Attributes:
         layers: Those of the host, with the slots behind them.
         devices: Those that the configuration asks for; data and trial passes are on the first.
+        warnings: What the run will do otherwise than its user may expect.
     """
 
     resolution: Resolution
@@ -77,6 +80,7 @@ class Composition:
     host_parameters: int
     layers: tuple[HostLayer, ...]
     devices: tuple[torch.device, ...]
+    warnings: tuple[Problem, ...] = ()
 
     @property
     def config(self) -> RunConfig:
@@ -189,20 +193,38 @@ def _compose(resolution: Resolution) -> Composition:
     recipe, host = prototype.recipe, prototype.host
     chosen = resolution.reward
     reward = RunReward(cast("Reward", build_component(resolution, chosen, metric=recipe.task.metric)), chosen.label)
-    space, priced = prototype.space, reward.counts_flops
-    if priced and recipe.operations is None:
-        raise _uncounted(resolution, space)
+    space = prototype.space
     return Composition(
         resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.network.varieties)),
         task=recipe.task,
-        recipe=recipe if not priced else replace(recipe, network=replace(recipe.network, operations=recipe.operations)),
+        recipe=recipe,
         space=space,
         arms=build_arms(resolution, space),
         reward=reward,
         host_parameters=sum(parameter.numel() for parameter in host.parameters()),
         layers=Host(host).layers,
         devices=devices,
+        warnings=tuple(_warnings(resolution.config, prototype, space)),
     )
+
+
+def _warnings(config: RunConfig, prototype: Prototype, space: ActionSpace) -> Iterator[Problem]:
+    """Yield what the run will do otherwise than its user may expect (E125, E127)."""
+    recipe, growth = prototype.recipe, config.growth
+    if recipe.network.operations is None and Host(prototype.host).follows_operations(growth):
+        yield _uncounted(space)
+    if growth.gates != "off" and (reason := _why_nothing_is_kept(config, len(recipe.data["validation"]))):
+        hint = 'With  growth: {gates: "off"}  the policy alone decides, without a bound on its errors.'
+        yield Problem("E127", f"no gate will open: {reason}", hint=hint)
+
+
+def _why_nothing_is_kept(config: RunConfig, validation: int) -> str:
+    """Return why gates can show no gain with so many validation examples; empty if they can."""
+    if validation < MIN_EXAMPLES_FOR_EVIDENCE:
+        return f"they need {MIN_EXAMPLES_FOR_EVIDENCE} validation examples, and there are {validation}"
+    if not config.twin and config.growth.incubation != "branch":
+        return "without a twin or a branch no seed that is blended in can show a gain"
+    return ""
 
 
 def _fitting_blueprints(
@@ -232,12 +254,9 @@ def build_arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:
     )
 
 
-def _uncounted(resolution: Resolution, space: ActionSpace) -> ConfigError:
-    """Return the error for a reward that prices operations which torch cannot count (E125)."""
+def _uncounted(space: ActionSpace) -> Problem:
+    """Return a warning that torch cannot count operations that prices follow (E125)."""
     candidates = ((slot, candidate) for slot, place in space.descriptions.items() for candidate in place.candidates)
     uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
-    message = f"{resolution.reward.label} has a price for operations, but torch cannot count those of "
-    message += ", ".join(uncounted) or "the host"
-    path = (*resolution.reward.path, "settings", "price_of_flops")
-    hint = 'Set "price_of_flops: 0", so that operations cost nothing.'
-    return ConfigError(resolution.loaded.problem("E125", path, message, hint))
+    message = f"torch cannot count the operations of {', '.join(uncounted) or 'the host'}: prices follow parameters"
+    return Problem("E125", message, hint='Accept a batch of one, or write "growth.price.of: parameters".')

@@ -12,7 +12,6 @@ import torch
 
 from esper_core.growth import Host, RandomStream, Variety, graft
 from esper_core.leyline.actions import ActionSpace
-from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.plugins import attributed_to
@@ -91,7 +90,8 @@ def build_prototype(
         recipe = recipe.laid_out(host)
         if config.randomness == "auto":
             recipe = replace(recipe, network=replace(recipe.network, draws=recipe.find_draws(host)))
-        recipe = replace(recipe, operations=count_operations(host, sites, varieties, example))
+        operations = count_operations(host, sites, varieties, example)
+        recipe = replace(recipe, network=replace(recipe.network, operations=operations))
     return Prototype(recipe, host, SlotDescriptions(host, sites, varieties, example))
 
 
@@ -139,16 +139,12 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
 
 
 def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:
-    """Raise ConfigError if there are too few examples for a batch, or for the gates."""
-    config, train, validation = resolution.config, len(data["train"]), len(data["validation"])
+    """Raise ConfigError if there are too few examples for a batch."""
+    config, train = resolution.config, len(data["train"])
     if config.episode.batch_size > train:
         message = f"a batch of {config.episode.batch_size} is larger than the training data"
         hint = f"There are {train} training examples."
         raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
-    if config.growth.gates != "off" and validation < MIN_EXAMPLES_FOR_EVIDENCE:
-        message = f"gates: {config.growth.gates} cannot work with {validation} validation examples"
-        hint = f'A gate needs at least {MIN_EXAMPLES_FOR_EVIDENCE}: use more validation examples, or gates: "off".'
-        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
 
 
 # --- host and blueprints

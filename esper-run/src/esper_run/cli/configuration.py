@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,8 @@ from esper_run.cli.output import print_json, print_line, print_problems
 from esper_run.cli.run import build, config_file, load, overlay_option, set_option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from esper_core.leyline.errors import Problem
     from esper_core.plugins import Plugins
 
@@ -36,20 +38,24 @@ def check(
     plugins: Plugins | None = None
     problems: tuple[Problem, ...] = ()
     status = 0
+    warnings: list[Problem] = []
     try:
         loaded, plugins = load(config_file(file), overrides, overlays)
-        build(loaded, plugins)
+        warnings = list(build(loaded, plugins).warnings)
     except EsperError as error:
         problems, status = error.problems, error.exit_code
     if as_json:
-        plugin_problems = [] if plugins is None else _warnings(plugins)
-        warnings = [problem.as_json() for problem in plugin_problems if problem not in problems]
-        print_json({"ok": not status, "problems": [problem.as_json() for problem in problems], "warnings": warnings})
+        warnings += [] if plugins is None else [problem for problem in _warnings(plugins) if problem not in problems]
+        print_json({"ok": not status, "problems": _plain(problems), "warnings": _plain(warnings)})
     elif status:
         print_problems(problems)
     else:
         click.echo(f"{file}: in order")
     context.exit(status)
+
+
+def _plain(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    return [problem.as_json() for problem in problems]
 
 
 def _warnings(plugins: Plugins) -> list[Problem]:

@@ -244,7 +244,7 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
     steps = composition.config.episode.steps
-    print_warnings(composition.resolution.warnings)
+    print_warnings([*composition.resolution.warnings, *map(one_line, composition.warnings)])
     for arm in composition.arms:
         for note in arm.impossible(steps):
             print_warnings([f"arm {arm.name}: {steps} steps are too few for {note}: raise episode.steps"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from esper_core.leyline import constants
 from esper_run.config.model import CAPACITY, MAX_EPISODES
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def contradictions(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Yield a problem for every contradiction between the options of a configuration; ``root`` has their places."""
-    for check in (_arms, _folders, _size, _gates, _nursery, _micro_batches):
+    for check in (_arms, _folders, _size, _nursery, _micro_batches):
         yield from check(config, root)
 
 
@@ -66,31 +65,10 @@ def _size(config: RunConfig, root: Node) -> Iterator[Problem]:
         yield root.problem("E114", path, message, "Use fewer rounds or fewer environments.")
 
 
-def _gates(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Check that a gate has something to measure a seed against, and time to do it."""
-    gates, steps = config.growth.gates, config.episode.steps
-    if config.growth.evidence == "metric" and "price" not in config.growth.model_fields_set:
-        message = "with evidence metric, growth.price has no default"
-        hint = "Set the gain in the metric that each parameter has to bring, for example 0.00001 of accuracy."
-        yield root.problem("E114", ("growth", "evidence"), message, hint)
-    if gates == "off":
-        return
-    if not config.twin and config.growth.incubation != "branch":
-        message = f"with gates {gates} and without a twin, no seed that is blended in can show a gain"
-        hint = 'Write "twin: true", "growth.incubation: branch", or gates: "off".'
-        yield root.problem("E114", ("growth", "gates"), message, hint)
-    if steps <= constants.FIRST_LOOK:
-        message = (
-            f"with gates {gates} an episode needs more than {constants.FIRST_LOOK} steps, after which a gate first "
-            f"judges a seed; received {steps} steps"
-        )
-        yield root.problem("E114", ("episode", "steps"), message, 'Use longer episodes, or gates: "off".')
-
-
 def _nursery(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Check that a nursery is within the limit on seeds."""
     growth = config.growth
-    if growth.seeds is not None and growth.seeds < growth.nursery:
+    if growth.seeds is not None and growth.seeds < growth.nursery and "nursery" in growth.model_fields_set:
         message = f"growth.nursery is larger than growth.seeds ({growth.seeds}), received {growth.nursery}"
         hint = f"Use growth.seeds: {growth.nursery} or more, or a smaller nursery."
         yield root.problem("E114", ("growth", "nursery"), message, hint)

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,7 +89,6 @@ class PortableRun:
         folder: The working directory.
         search_path: Where the run looks for modules.
         safe_mode: Whether only the project's own packages are loaded.
-        price_operations: Whether a reward prices operations.
     """
 
     config: str
@@ -99,7 +98,6 @@ class PortableRun:
     folder: str
     search_path: tuple[str, ...]
     safe_mode: bool
-    price_operations: bool
 
     @classmethod
     def of(cls, composition: ComposedRun) -> PortableRun:
@@ -116,7 +114,6 @@ class PortableRun:
             folder=str(Path.cwd()),
             search_path=tuple(sys.path),
             safe_mode=resolution.plugins.safe_mode,
-            price_operations=composition.recipe.network.operations is not None,
         )
 
     def describe(self, plugins: Plugins) -> NodeRecord:
@@ -154,10 +151,7 @@ class PortableRun:
         if loaded.config.compute.allocator == "tuned":
             tune_allocator()
         with one_thread(), redirect_stdout(sys.stderr):
-            recipe = build_prototype(resolution, choose_devices(resolution)[0], splits).recipe
-        if self.price_operations:
-            recipe = replace(recipe, network=replace(recipe.network, operations=recipe.operations))
-        return recipe
+            return build_prototype(resolution, choose_devices(resolution)[0], splits).recipe
 
 
 def portable_data(recipe: Recipe) -> PortableData:

@@ -1,0 +1,122 @@
+"""What seeds have to gain: their share of the network, in the unit of gains.
+
+``leyline.prices`` has the formula. The size of a network is its operations; where torch cannot count them, or the
+settings say so, its parameters; and where most of the host is frozen, as under adapters, the parameters that train,
+beside a budget of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from esper_core.growth.slots import host_parameters
+from esper_core.leyline.lifecycle import BLENDED, Stage
+from esper_core.leyline.prices import cost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from esper_core.growth.garden import Garden
+    from esper_core.growth.seeds import Seed
+    from esper_core.growth.slots import Slot
+    from esper_core.leyline.signals import Gain, Metric
+    from esper_core.leyline.specs import Operations
+    from esper_core.settings import GrowthConfig
+
+FROZEN: Final = 0.5
+"""A host of which a smaller share trains is frozen: its seeds are adapters."""
+
+BUDGET: Final = 0.01
+"""Share of a frozen host's parameters that adapters may have for the price of one doubling, if nothing else is set."""
+
+
+def follow_operations(model: nn.Module, growth: GrowthConfig) -> bool:
+    """Return whether the prices of what grows in ``model`` follow operations, where these are known."""
+    total, trained = _parameters(model)
+    relative = growth.price.per_parameter is None and growth.price.of == "operations"
+    return relative and trained >= FROZEN * total
+
+
+def _parameters(model: nn.Module) -> tuple[int, int]:
+    """Return how many parameters a host has, and how many of them train."""
+    parameters = host_parameters(model)
+    trained = [parameter.numel() for parameter in parameters if parameter.requires_grad]
+    return sum(parameter.numel() for parameter in parameters), sum(trained)
+
+
+class Prices:
+    """The prices of what may grow in one host.
+
+    Args:
+        model: The host, with its slots or without.
+        growth: The settings of the price, and the unit of gains.
+        metric: That unit, if gains are measured in the metric.
+        host_operations: Operations of the host's pass for one example; None: unknown.
+    """
+
+    def __init__(
+        self, model: nn.Module, growth: GrowthConfig, metric: Metric | None, host_operations: int | None
+    ) -> None:
+        self._settings = growth.price
+        self._metric = metric if growth.evidence == "metric" else None
+        total, trained = _parameters(model)
+        self.counts_operations = host_operations is not None and follow_operations(model, growth)
+        if self.counts_operations:
+            self._base = host_operations
+        elif trained < FROZEN * total:
+            self._base = growth.price.budget or growth.parameters or max(1, round(BUDGET * total))
+        else:
+            self._base = total
+
+    def price(self, parameters: int, size: int, others: int, loss: float, metric: float = 0.0) -> float:
+        """Return what a seed has to gain.
+
+        Args:
+            parameters: Those of the seed.
+            size: What it adds: operations if ``counts_operations``, else parameters.
+            others: The same of all other seeds that act.
+            loss: The validation loss without the seed.
+            metric: The metric without it.
+        """
+        settings = self._settings
+        if settings.per_parameter is not None:
+            return settings.per_parameter * parameters
+        if self._metric is None:
+            whole = abs(loss - settings.floor)
+        else:
+            whole = 1.0 if self._metric.is_share else abs(metric - settings.floor)
+        return settings.doubling * cost(size, (self._base or 0) + others) * whole
+
+
+class SeedPrices:
+    """The prices of the living seeds of a garden; ``operations`` are those of host and blueprints, None: unknown."""
+
+    def __init__(
+        self, garden: Garden, growth: GrowthConfig, metric: Metric | None, operations: Operations | None
+    ) -> None:
+        self._garden, self._operations = garden, operations
+        self._prices = Prices(garden.model, growth, metric, None if operations is None else operations.host)
+
+    def of_living(self, loss: float, metric: float, gains: Mapping[int, Gain]) -> dict[int, float]:
+        """Return the price of each living seed by its number, at this validation loss and metric of the network."""
+        present = [(slot, seed) for slot in self._garden.slots.values() for seed in slot.stack]
+        sizes = {seed.number: self._size(slot, seed) for slot, seed in present}
+        acting = {seed.number for _, seed in present if seed.stage is Stage.FOSSILISED or seed.stage in BLENDED}
+        together = sum(sizes[number] for number in acting)
+        prices = {}
+        for _, seed in present:
+            if seed.stage is not Stage.FOSSILISED:
+                number, acts = seed.number, seed.number in acting
+                # A share of what the host loses without the seed: of one that acts, the network's loss has its gain.
+                gain = gains[number].mean if acts and number in gains else 0.0
+                others = together - acts * sizes[number]
+                prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, loss + gain, metric)
+        return prices
+
+    def _size(self, slot: Slot, seed: Seed) -> int:
+        if self._operations is None or not self._prices.counts_operations:
+            return seed.parameter_count
+        # One that the model brought along may be of a blueprint that does not grow here; the host's count has it.
+        return self._operations.blocks.get((slot.name, seed.blueprint), 0)

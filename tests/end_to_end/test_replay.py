@@ -207,7 +207,7 @@ def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied):
     warnings: list[str] = []
     recording = read_recording(copied.path, "planned:1", warnings.append)
     assert "incomplete" in warnings[0]
-    play = copied.play("planned")
+    play = copied.play()
     again = replay(play, recording, warn=pytest.fail)
     assert (len(again.steps), again.difference, again.test) == (4, None, None)
     change = Change(3, parse_action("prune early", play.space))

@@ -210,8 +210,8 @@ def verdict_on(rows: Sequence[ProbeRow]) -> tuple[Verdict, str]:
         return "nothing pays", "Nothing pays: no candidate is shown to gain more than it costs."
     gain, error, at_least, price = map(format_number, (best.gain, best.error, best.at_least, best.price))
     reason = (
-        f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its "
-        f"{plural(best.parameters, 'parameter')} cost {price}."
+        f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its price "
+        f"{price}."
     )
     alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
     if alike:

@@ -19,6 +19,7 @@ from .garden import Garden as Garden, Transition as Transition
 from .gates import Gates as Gates
 from .grafting import (
     graft as graft,
+    plain_class as plain_class,
     ungraft as ungraft,
 )
 from .hosts import Host as Host
@@ -51,6 +52,7 @@ from .seed_faults import (
     remove_folders as remove_folders,
 )
 from .seeds import (
+    Alpha as Alpha,
     Presence as Presence,
     Seed as Seed,
     Variety as Variety,

@@ -343,7 +343,7 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
         slot.hook.remove()
         delattr(model.get_submodule(at), HOME)
     for module in model.modules():
-        module.__class__ = _plain_class(module)
+        module.__class__ = plain_class(module)
     return model
 
 
@@ -405,13 +405,13 @@ def _with_slots_below(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.M
     return [(module, below) for module, below in modules if not is_never_called(module)]
 
 
-def _plain_class(module: nn.Module) -> type[nn.Module]:
+def plain_class(module: nn.Module) -> type[nn.Module]:
     """Return the class before a graft; a new object of the class of a grafted one has another class than its host."""
     return getattr(type(module), "_esper_class", (type(module),))[0]
 
 
 def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) -> None:
-    plain = _plain_class(module)
+    plain = plain_class(module)
     try:
         module.__class__ = family.class_of(plain, places)
     except Exception as error:

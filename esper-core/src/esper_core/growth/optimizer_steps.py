@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import nn
 
@@ -38,12 +38,23 @@ class _Fused(torch.optim.Optimizer):
 
     def fast_step(self) -> None:
         """Take one step."""
-        (group,) = self.param_groups
-        learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-        states = [self.state[parameter] or _initial(self.state[parameter], parameter) for parameter in learning]
+        self.step_several([self])
+
+    @classmethod
+    def step_several(cls, optimizers: Sequence[_Fused]) -> None:
+        """Take one step of each of these optimizers, which have equal settings, in one call."""
+        learning: list[nn.Parameter] = []
+        states: list[dict[str, Tensor]] = []
+        for optimizer in optimizers:
+            (group,) = optimizer.param_groups
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    learning.append(parameter)
+                    states.append(optimizer.state[parameter] or _initial(optimizer.state[parameter], parameter))
+        group = optimizers[0].param_groups[0]
         beta1, beta2 = group["betas"]
         with torch.no_grad():
-            self._kernel(
+            cls._kernel(
                 learning,
                 [parameter.grad for parameter in learning],
                 [state["exp_avg"] for state in states],
@@ -76,8 +87,25 @@ class FusedAdamW(_Fused, torch.optim.AdamW):
 
 def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Take one step, by ``fast_step`` if there is one and no scheduler of torch counts the calls of ``step``."""
-    counted = hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    (optimizer.fast_step if isinstance(optimizer, _Fused) and not counted else optimizer.step)()
+    (optimizer.fast_step if _is_fast(optimizer) else optimizer.step)()
+
+
+def step_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Take one step of each; those with a ``fast_step`` and equal settings in one call, with the same results."""
+    alike: dict[Any, list[_Fused]] = {}
+    for optimizer in optimizers:
+        if _is_fast(optimizer):
+            (group,) = optimizer.param_groups
+            settings = (group[name] for name in ("lr", "betas", "weight_decay", "eps"))
+            alike.setdefault((type(optimizer), *settings), []).append(optimizer)
+        else:
+            optimizer.step()
+    for together in alike.values():
+        together[0].step_several(together)
+
+
+def _is_fast(optimizer: torch.optim.Optimizer) -> TypeGuard[_Fused]:
+    return isinstance(optimizer, _Fused) and not hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
 def _initial(state: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:

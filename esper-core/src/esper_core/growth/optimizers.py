@@ -30,6 +30,7 @@ from esper_core.growth.optimizer_steps import (
     laid_out,
     settings_of,
     step_optimizer,
+    step_optimizers,
 )
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
@@ -366,13 +367,29 @@ class OptimizerKeeper:
             self.owned_by_host(),
             [owner for number in blended for owner in self.owned_by_seed(number)],
         )
-        if self._host_settings.schedule is None and self.host.rates:
-            for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
-                fossil.set_rates(self.host.factor_now())
+        self._pass_rates_to_fossils()
         self.step_together(owned_by_host, self._host_settings.clip_norm)
         for owner in seeds:
             self._step_alone(owner, self.scaler)
         self.update_scaler(self.scaler, (*owned_by_host, *seeds))
+
+    @staticmethod
+    def step_hosts(keepers: Iterable[OptimizerKeeper]) -> None:
+        """Do for several models at once what ``step(())`` does for each: they have no scaler."""
+        optimizers = []
+        for keeper in keepers:
+            keeper._pass_rates_to_fossils()
+            owners = keeper.owned_by_host()
+            if keeper._host_settings.clip_norm is not None:
+                parameters = [parameter for owner in owners for parameter in owner.parameters]
+                clip_grad_norm_(parameters, keeper._host_settings.clip_norm)
+            optimizers += [owner.optimizer for owner in owners if owner.optimizer is not None]
+        step_optimizers(optimizers)
+
+    def _pass_rates_to_fossils(self) -> None:
+        if self._host_settings.schedule is None and self.host.rates:
+            for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
+                fossil.set_rates(self.host.factor_now())
 
     def step_together(
         self, owners: Sequence[OwnedParameters], clip_norm: float | None, collected: Iterable[OwnedParameters] = ()

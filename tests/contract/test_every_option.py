@@ -20,6 +20,7 @@ from esper_core.governor import Act, MemoryBudget
 from esper_core.growth import Host, Transition, slots_of
 from esper_core.leyline import Action, Cause, Gain, Level, Op, Reason, Stage, Verdict
 from esper_core.leyline.constants import FIRST_LOOK
+from esper_core.trainer.groups import Groups
 from esper_run.app.compose import StudyContext
 from esper_run.app.interrupts import handled_signals
 from esper_run.config.errors import Entry, entry_at
@@ -227,6 +228,11 @@ def grace_of_the_run(world: Any) -> float:
     return seen[0]
 
 
+def is_in_a_group(world: Any) -> bool:
+    """Return whether the networks of a run are computed together."""
+    return Groups(world.recipe).describe([world.environment()]) == "1 network in 1 group"
+
+
 def lays_channels_last(world: Any) -> bool:
     weight: torch.Tensor = world.recipe.build_host().middle[0].weight
     return weight.is_contiguous(memory_format=torch.channels_last)
@@ -386,6 +392,7 @@ ROWS = [
     Row("compute.precision", "float16", lambda w: w.steps[0].signals.loss_scale, None, 65536.0),
     Row("compute.micro_batches", "4", parts_of_a_batch, 1, 4),
     Row("compute.compile", "true", lambda w: w.environment().network.compiled is not None, False, True),
+    Row("compute.fused", "true", is_in_a_group, False, True),
     Row("compute.allocator", "default", tells_glibc, True, False),
     Row("compute.layout", "plain", lays_channels_last, True, False, IMAGES),
     Row("compute.data", "streamed", has_a_feed, False, True),

@@ -13,6 +13,7 @@ What is here, from the bottom up; an import goes down only:
     growth      slots in any model, the seeds in them, and how seeds are trained, judged and kept
     governor    watch a training, and roll back or stop what goes wrong
     telemetry   what a run reports about itself
+    fused       compute networks of one structure as one program
     trainer     train networks while they grow
 """
 

@@ -238,7 +238,7 @@ class GovernorConfig(Section):
 
 
 class ComputeConfig(Section):
-    """How a batch is computed. Only precision, micro-batches, the compiler and the layout change results."""
+    """How a batch is computed. Only precision, micro-batches, compiler, fusion and layout change results."""
 
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",
@@ -248,6 +248,10 @@ class ComputeConfig(Section):
         default=1, le=1_000_000, description="Parts of a batch that are computed in turn; their gradients are added."
     )
     compile: bool = Field(default=False, description="Compile the training pass of the host with torch.compile.")
+    fused: bool = Field(
+        default=False,
+        description="Compute networks of one structure together, where that is faster; results differ by rounding.",
+    )
     allocator: Literal["tuned", "default"] = Field(
         default="tuned", description="Whether glibc keeps freed memory for reuse; it changes speed only."
     )

@@ -17,7 +17,8 @@ from esper_core.growth import Variety
 from esper_core.leyline import WAIT, Action, Op, State
 from esper_core.leyline.errors import WorkerLost
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.pool import Pool, StudyPool
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.roster import StudyPool
 from esper_run.engines import PoolRequest
 from esper_run.watchdog import can_fork
 from esper_scale.engines.processes import ForkedWorker, ForkEngine

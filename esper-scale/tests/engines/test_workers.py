@@ -18,7 +18,8 @@ from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, GrowthError, Level, PluginError, Problem, State, Verdict
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.pool import Pool, StudyPool
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.roster import StudyPool
 from esper_run.config import RunConfig
 from esper_run.engines import PoolRequest
 from esper_run.watchdog import can_fork

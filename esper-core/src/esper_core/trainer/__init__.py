@@ -6,7 +6,9 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``study_position``: position of a study, and its checkpoint state
 - ``rollouts``: rewards of episodes, and rollouts for learners
 - ``study``: what a study is made of: pool, arms, rewards
-- ``pool``: the interface of whatever holds environments (``Roster``), and those of this process (``Pool``)
+- ``roster``: the interface of whatever holds environments
+- ``pool``: the environments of this process, and each phase of a step for all of them
+- ``groups``: which of them are trained as one program
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task
 - ``growing_network``: one growing network, given batches and losses

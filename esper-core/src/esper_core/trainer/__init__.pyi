@@ -13,10 +13,12 @@ from .loop import (
 from .pool import (
     Phases as Phases,
     Pool as Pool,
-    StudyPool as StudyPool,
 )
 from .rollouts import (
     EpisodeRewards as EpisodeRewards,
+)
+from .roster import (
+    StudyPool as StudyPool,
 )
 from .study import (
     Arm as Arm,

@@ -251,20 +251,37 @@ class Environment:
     def train(self) -> list[Transition]:
         """Train for one decision step, and return the seeds' changes of stage."""
         began, batches = perf_counter(), self.recipe.network.batches
+        transitions = self.open_step()
+        losses = [self.network.train_batch(self.forward.losses(*self.next_batch())) for _ in range(batches)]
+        transitions += self.close_step(losses)
+        self.seconds = perf_counter() - began, self.network.incubation_seconds
+        return transitions
+
+    def open_step(self) -> list[Transition]:
+        """Begin a decision step, and return the seeds' changes of stage."""
         transitions = self.network.open_step()
         # A trial in which a seed failed leaves the model in evaluation mode.
         self.model.train()
-        losses = [self.network.train_batch(self.forward.losses(*self._feed.next(self.order))) for _ in range(batches)]
-        self.steps += 1
-        self._operations.train(self.garden, batches * self.recipe.batch_size)
-        transitions += self.network.close_step(losses)
-        self.seconds = perf_counter() - began, self.network.incubation_seconds
         return transitions
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of the next batch."""
+        return self._feed.next(self.order)
+
+    def close_step(self, losses: Sequence[Tensor]) -> list[Transition]:
+        """End the training of a step, given the loss of each batch, and return the seeds' changes of stage."""
+        self.steps += 1
+        self._operations.train(self.garden, len(losses) * self.recipe.batch_size)
+        return self.network.close_step(losses)
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now, and return mean loss and metric, on the device."""
         # It is judged by its averaged weights, and tested with those that it would be saved with.
         evaluation = self.network.evaluate(partial(self._evaluate, split), averaged=split == "validation")
+        return self.take_evaluation(split, evaluation)
+
+    def take_evaluation(self, split: SplitName, evaluation: Evaluation) -> Tensor:
+        """Take the evaluation of the network as it acts now, and return mean loss and metric, on the device."""
         self._operations.evaluate(self.garden, len(evaluation.losses))
         if split == "validation":
             self.network.evaluation = evaluation

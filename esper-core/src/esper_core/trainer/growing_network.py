@@ -243,10 +243,14 @@ class GrowingNetwork:
         ``losses`` are those of each part of the batch; together they add up to its mean loss.
         """
         self.garden.tick()
-        with self._drawing(Draws.ANYWHERE):
-            loss = self.lost.run_without_faulty(self._train_host, losses)
+        loss = self.train_host(losses)
         self.incubate(losses)
         return loss
+
+    def train_host(self, losses: Sequence[Loss]) -> Tensor:
+        """Train host and acting seeds alone on one batch, after alphas moved on; return its mean loss, detached."""
+        with self._drawing(Draws.ANYWHERE):
+            return self.lost.run_without_faulty(self._train_host, losses)
 
     def incubate(self, losses: Sequence[Loss]) -> None:
         """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""

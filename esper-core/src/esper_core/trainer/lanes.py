@@ -73,6 +73,8 @@ class Lanes:
     ) -> None:
         self._streams = streams
         self._on_turn = on_turn
+        self.width = workers
+        """How many environments are computed at once on a CPU."""
         # With one intra-op thread each, as the run's own thread has: more would add sums in another order, to other
         # bits.
         self._workers = ThreadPoolExecutor(workers, "lane", torch.set_num_threads, (1,)) if workers > 1 else None

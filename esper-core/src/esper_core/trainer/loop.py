@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending
-    from esper_core.trainer.pool import Roster
     from esper_core.trainer.rollouts import RolloutRecorder
+    from esper_core.trainer.roster import Roster
     from esper_core.trainer.study import Study
     from esper_core.trainer.study_position import StudyPosition
 

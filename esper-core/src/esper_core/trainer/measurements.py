@@ -87,14 +87,20 @@ def evaluate(
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
         loss_rows, score_rows = torch.cat(losses), torch.cat(scores)
+    model.train()
+    return evaluation_of(task, loss_rows, score_rows, evidence)
+
+
+def evaluation_of(task: Task, losses: Tensor, scores: Tensor, evidence: Literal["loss", "metric"]) -> Evaluation:
+    """Return the evaluation of a whole split from losses and scores, as they come from inference mode."""
+    with torch.inference_mode():
         if isinstance(task, AttributedTask):
-            task.require_finite(score_rows, loss_rows)
-        metric = score_rows.mean()
+            task.require_finite(scores, losses)
+        metric = scores.mean()
         if task.metric.exponential:
             metric = metric.exp()
-    model.train()
-    worse = -score_rows if task.metric.direction == "up" else score_rows
-    return Evaluation(loss_rows, metric.to(loss_rows.dtype), loss_rows if evidence == "loss" else worse)
+    worse = -scores if task.metric.direction == "up" else scores
+    return Evaluation(losses, metric.to(losses.dtype), losses if evidence == "loss" else worse)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import torch
 
 from esper_core.governor import Act
-from esper_core.growth import Draws, FaultBook, Host, Transition, decode_state, encode_state
+from esper_core.growth import Draws, FaultBook, Host, Transition
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Cause, Reason, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending, LostSeeds, plain_of, record_of
+from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending, LostSeeds
+from esper_core.trainer.groups import Groups
 from esper_core.trainer.lanes import Lanes, lanes_for
+from esper_core.trainer.roster import Roster, StudyPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
 
     from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import Growth
-    from esper_core.leyline import SplitName, Verdict
+    from esper_core.leyline import SplitName, State, Verdict
     from esper_core.trainer.growing_network import GrowingNetwork
 
 T = TypeVar("T")
-M = TypeVar("M", bound=AnyEnvironment)
 
 
 class LocalEnvironment(AnyEnvironment, Protocol):
@@ -71,108 +71,6 @@ class LocalEnvironment(AnyEnvironment, Protocol):
 N = TypeVar("N", bound=LocalEnvironment)
 
 
-class Roster(Protocol[M]):
-    """Environments by their indices; the run has ``pool_size`` of them, where some live in other processes."""
-
-    environments: list[M]
-    faults: FaultBook
-    _pool_size: int
-
-    def __init__(self, environments: Sequence[M], pool_size: int, faults: FaultBook | None = None) -> None:
-        self.environments = list(environments)
-        self._pool_size = pool_size
-        self.faults = FaultBook() if faults is None else faults
-
-    @property
-    def latest(self) -> list[Signals]:
-        """The latest signals of each environment; [] before the first step."""
-        return [environment.signals for environment in self.environments if environment.signals is not None]
-
-    def of_arm(self, name: str) -> list[int]:
-        """Return the indices of the environments of an arm, in the order of their seeds."""
-        return [environment.pool_index for environment in self.environments if environment.arm == name]
-
-    def running(self) -> list[M]:
-        """Return the environments whose episode has not ended. The episode of a twin never ends early."""
-        return [environment for environment in self.environments if not environment.over]
-
-    def turns(self, step: int) -> list[M]:
-        """Return ``running()`` in the order of turns in ``step``: it rotates, so that no arm is always first."""
-        first = step % self._pool_size
-        return sorted(self.running(), key=lambda environment: (environment.pool_index < first, environment.pool_index))
-
-    @property
-    def incubation_share(self) -> float:
-        """Share of the latest step's training that incubating seeds took, over all environments."""
-        training, incubation = (
-            sum(times) for times in zip(*(environment.seconds for environment in self.environments), strict=True)
-        )
-        return incubation / training if training else 0.0
-
-    def state_dict(self) -> State:
-        """Return the state between two steps, which any roster of the same environments can load."""
-        return State.of(
-            {
-                "environments": State.of({str(pool_index): state for pool_index, state in self.states().items()}),
-                "faults": self.faults.state_dict(),
-                "latest": encode_state([plain_of(signals) for signals in self.latest]),
-            }
-        )
-
-    def load_state_dict(self, state: State, *, in_round: bool) -> None:
-        """Restore what ``state_dict`` returned; between two rounds only the faults of blueprints."""
-        self.faults.load_state_dict(state.part("faults"))
-        if in_round:
-            latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
-            environments = state.part("environments")
-            self.load_states(
-                {pool_index: environments.part(str(pool_index)) for pool_index in range(self._pool_size)}, latest
-            )
-
-    def states(self) -> dict[int, State]:
-        """Return the state of each environment, by its pool index."""
-
-    def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its pool index."""
-
-    def train(self, step: int) -> Changes:
-        """Train every environment for one step, and return the seeds' changes of stage."""
-
-    def evaluate(self, step: int) -> None:
-        """Measure every environment on the validation split."""
-
-    def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured, let the gates look at it, and return ``latest``."""
-
-    def heal(self, step: int) -> LostSeeds:
-        """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
-
-    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
-        """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
-
-    def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
-        """Roll environments back, and end episodes, as the governor decided."""
-
-    def masks(self) -> list[ActionMask]:
-        """Return what can be done now, for each environment."""
-
-    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
-        """Carry out one action in each environment, and return what changed and which seeds could not be built."""
-
-    def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
-        """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
-
-
-class StudyPool(Roster[M], Protocol[M]):
-    """The environments of a study, which begin anew in each round."""
-
-    def reset(self, round_: int, first_seed: int) -> None:
-        """Begin a round: environments of one index share a seed, whatever their arm."""
-
-    def close(self) -> None:
-        """Release everything. May be called twice."""
-
-
 class Phases(Roster[N]):
     """The phases of a step, in their order, for environments in this process.
 
@@ -203,14 +101,14 @@ class Phases(Roster[N]):
     def begin(self) -> None:
         """Evaluate every environment before it is trained: that is the loss of guessing, from which governors start."""
         before = "in evaluation, before it was trained"
-        guesses = self.run_each(self.environments, lambda environment: environment.evaluate("validation"), before)
+        guesses = self.evaluate_each(self.environments, "validation", before)
         for environment, (loss, _) in self._read(guesses):
             with self._lanes.on(environment.pool_index):
                 environment.network.governor.begin(environment.network.garden, loss)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
-        passed = self.run_each(self.turns(step), lambda environment: environment.train(), f"in training, step {step}")
+        passed = self.train_each(self.turns(step), f"in training, step {step}")
         return [
             change
             for environment, transitions in passed.items()
@@ -221,7 +119,7 @@ class Phases(Roster[N]):
         """Measure every environment on the validation split. The results stay on the device."""
         running = self.running()
         # All of them before any seed is measured: acting seeds are compared with their twin at this same step.
-        self.run_each(running, lambda environment: environment.evaluate("validation"), f"in evaluation, step {step}")
+        self.evaluate_each(running, "validation", f"in evaluation, step {step}")
         twins = {environment.index: environment for environment in self.environments if environment.arm == self._twin}
         for environment in running if twins else ():
             self._lanes.hand(
@@ -331,9 +229,7 @@ class Phases(Roster[N]):
                 # An episode that ended early was pruned and measured when it did.
                 if not environment.over:
                     environment.measure_again(step)
-        tests = self.run_each(
-            self.environments, lambda environment: environment.evaluate("test"), "in the test at the end"
-        )
+        tests = self.evaluate_each(self.environments, "test", "in the test at the end")
         endings: list[Ending] = []
         for environment, (loss, metric) in self._read(tests):
             assert environment.signals is not None
@@ -362,6 +258,14 @@ class Phases(Roster[N]):
         by_index = {environment.pool_index: environment for environment in environments}
         done = self._lanes.run(by_index, lambda pool_index: act(by_index[pool_index]))
         return dict(zip(environments, done, strict=True))
+
+    def train_each(self, environments: Sequence[N], doing: str) -> dict[N, list[Transition]]:
+        """Train each of these environments for a step, and return their seeds' changes of stage."""
+        return self.run_each(environments, lambda environment: environment.train(), doing)
+
+    def evaluate_each(self, environments: Sequence[N], split: SplitName, doing: str) -> dict[N, Tensor]:
+        """Evaluate each of these environments on a split, and return mean losses and metrics."""
+        return self.run_each(environments, lambda environment: environment.evaluate(split), doing)
 
     def _read(self, numbers: Mapping[N, Tensor]) -> Iterable[tuple[N, list[float]]]:
         """Copy the numbers of some environments to the host; of none, where each episode is over."""
@@ -435,6 +339,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             twin=twin,
             undisturbed=undisturbed,
         )
+        self._groups = Groups(recipe)
         self._deterministic = recipe.network.draws is Draws.NEVER
         scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
@@ -444,11 +349,13 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         for environment in self.environments:
             with self._lanes.on(environment.pool_index), environment.guard():
                 environment.reset(round_, first_seed + environment.index)
+        self._groups.forget()
         self.begin()
 
     def close(self) -> None:
         """Release threads, networks and measurements."""
         self._lanes.close()
+        self._groups.forget()
         for environment in self.environments:
             environment.close()
         self.environments, self._numbers = [], {}
@@ -460,16 +367,40 @@ class Pool(Phases[Environment], StudyPool[Environment]):
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_index = {environment.pool_index: environment for environment in environments}
+        units = [[environment] for environment in environments]
+        return self._run_units(environments, units, lambda unit: [act(unit[0])], doing)
 
-        def at(pool_index: int) -> T:
-            environment = by_index[pool_index]
+    def train_each(self, environments: Sequence[Environment], doing: str) -> dict[Environment, list[Transition]]:
+        """Train each of these environments for a step, those of a group at once."""
+        units = self._groups.units(environments, self._lanes.width)
+        return self._run_units(environments, units, self._groups.train, doing)
+
+    def evaluate_each(
+        self, environments: Sequence[Environment], split: SplitName, doing: str
+    ) -> dict[Environment, Tensor]:
+        """Evaluate each of these environments on a split, those of a group at once."""
+        units = self._groups.units(environments, self._lanes.width)
+        return self._run_units(environments, units, lambda unit: self._groups.evaluate(unit, split), doing)
+
+    def _run_units(
+        self,
+        environments: Sequence[Environment],
+        units: Sequence[Sequence[Environment]],
+        act: Callable[[Sequence[Environment]], Sequence[T]],
+        doing: str,
+    ) -> dict[Environment, T]:
+        """Return what ``act`` gives for each environment; those of a unit are computed together, on one lane."""
+        by_index = {unit[0].pool_index: unit for unit in units}
+
+        def at(pool_index: int) -> Sequence[T]:
+            unit = by_index[pool_index]
+            environment = unit[0]
             grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
             component = environment.recipe.reports.host + (f" with {', '.join(sorted(grown))}" if grown else "")
             with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
-                return act(environment)
+                return act(unit)
 
-        components = dict.fromkeys(name for environment in environments for name in environment.components())
+        components = dict.fromkeys(name for unit in units for environment in unit for name in environment.components())
         # Streams are idle where nothing draws, so a draw would change the numbers of whichever environment runs next.
         before = torch.get_rng_state() if self._deterministic else None
         # Lanes share the generators of Python and NumPy, so these are compared around all environments at once.
@@ -479,4 +410,10 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Set "randomness: always".'
             raise PluginError(Problem("E236", f"the host, a seed, or a sink drew random numbers {doing}", hint=hint))
-        return dict(zip(environments, done, strict=True))
+        results = {
+            environment: result
+            for unit, of_unit in zip(units, done, strict=True)
+            for environment, result in zip(unit, of_unit, strict=True)
+        }
+        # In the order of ``environments``, in which the caller reports what happened.
+        return {environment: results[environment] for environment in environments}

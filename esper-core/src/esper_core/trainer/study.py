@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from esper_core.settings import EpisodeConfig
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.event_records import AnyEnvironment
-    from esper_core.trainer.pool import StudyPool
+    from esper_core.trainer.roster import StudyPool
 
 log = logging.getLogger("esper")
 

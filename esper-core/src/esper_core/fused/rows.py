@@ -1,0 +1,377 @@
+"""Rows: tensors of several networks that are computed at once, and the table of what can be computed so.
+
+A ``Rows`` holds the tensors of E networks stacked, (E, …), and looks to the code of a host like the tensor of one of
+them, (…). So a host's own forward runs once for all of them: each function of torch that it calls is looked up in
+``RULES``, which computes every row by itself. What is not in the table raises ``NotFusedError``, and the networks run
+one after another. Convolutions over images and attention are left out on purpose: on a CPU they gain nothing.
+
+Every rule gives a row the same bits whatever the number of rows. Shapes: E rows, N examples, C channels in, O out,
+L length, K width of a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Rule = Callable[..., Tensor]
+"""Gets a function of torch and its arguments, and returns the stacked result."""
+
+VECTOR: Final = 64
+"""A multiple of the numbers that processors compute at once. Rows of so many numbers all begin with a full vector."""
+
+BLOCK: Final = 8
+"""Channels in multiples of which grouped convolutions take the same kernel for any number of groups above one."""
+
+BATCHED: Final = 3
+"""Dimensions of a stacked batch of vectors: (E, N, C)."""
+
+
+class NotFusedError(Exception):
+    """Several networks cannot be computed at once, for the reason that the message gives."""
+
+
+def refuse(why: str) -> NoReturn:
+    """Raise NotFusedError."""
+    raise NotFusedError(why)
+
+
+class Rows(Tensor):
+    """The tensors of several networks, in ``stacked``; to whoever asks it has the shape of one of them."""
+
+    stacked: Tensor
+
+    @staticmethod
+    def of(stacked: Tensor) -> Rows:
+        """Return the rows of a stacked tensor."""
+        # The first row lends its shape, dtype and device alone: a function that would read it has a rule, or raises.
+        rows = stacked.detach()[0].as_subclass(Rows)
+        rows.stacked = stacked
+        return rows
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Compute a function of torch for every row."""
+        if (rule := RULES.get(func)) is not None:
+            return Rows.of(rule(func, *args, **(kwargs or {})))
+        if func in QUESTIONS:
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        # A property comes as the "__get__" of its descriptor.
+        named = getattr(func, "__self__", None) if getattr(func, "__name__", "") == "__get__" else func
+        refuse(f'no rule for torch\'s "{getattr(named, "__name__", func)}"')
+
+
+def stack_of(value: Any) -> Tensor:
+    """Return the stacked tensor of rows; NotFusedError for a tensor that belongs to no network."""
+    if not isinstance(value, Rows):
+        refuse("a layer gets a tensor that is neither a parameter, a buffer, nor made from the inputs")
+    return value.stacked
+
+
+def aligned(*arguments: Any) -> list[Any]:
+    """Return the arguments of an elementwise function, with the rows of each tensor before all other dimensions."""
+    dims = max(argument.dim() for argument in arguments if isinstance(argument, Tensor))
+
+    def stack(argument: Any) -> Any:
+        if not isinstance(argument, Rows):
+            return argument
+        # (E, C) beside (E, N, C) becomes (E, 1, C): otherwise networks would be taken for examples.
+        missing = dims - argument.dim()
+        return argument.stacked[(slice(None), *[None] * missing)] if missing else argument.stacked
+
+    return [stack(argument) for argument in arguments]
+
+
+def exact(func: Rule, *arguments: Any, **named: Any) -> Tensor:
+    """Compute an elementwise function with one correct result, which every kernel returns."""
+    return func(*aligned(*arguments), **named)
+
+
+def rounded(func: Rule, *arguments: Any, **named: Any) -> Tensor:
+    """Compute an elementwise function whose last bits depend on the kernel.
+
+    Processors take several numbers at once, and those left at the end of a tensor singly, by another formula.
+    """
+    stacks = torch.broadcast_tensors(*(stack for stack in aligned(*arguments) if isinstance(stack, Tensor)))
+    tensors = iter(stacks)
+    places = [next(tensors) if isinstance(argument, Tensor) else argument for argument in arguments]
+    if stacks[0][0].numel() % VECTOR == 0 and all(stack.is_contiguous() for stack in stacks):
+        return func(*places, **named)
+
+    def of_row(row: int) -> list[Any]:
+        return [place[row].contiguous() if isinstance(place, Tensor) else place for place in places]
+
+    return torch.stack([func(*of_row(row), **named) for row in range(len(stacks[0]))])
+
+
+def one_by_one(func: Rule, inputs: Any, *arguments: Any, **named: Any) -> Tensor:
+    """Compute a function of each example, (E, N, …), by taking all rows for one batch."""
+    stack = stack_of(inputs)
+    outputs = func(stack.flatten(0, 1), *arguments, **named)
+    return outputs.view(*stack.shape[:2], *outputs.shape[1:])
+
+
+def linear(_: Rule, inputs: Any, weight: Any, bias: Any = None) -> Tensor:
+    """Compute a linear layer: (E, N, …, C) by weights (E, O, C) is (E, N, …, O)."""
+    hidden, weights = stack_of(inputs), stack_of(weight)
+    if hidden.dim() < BATCHED:
+        refuse("a linear layer gets a tensor without examples")
+    shape = hidden.shape
+    examples = hidden if len(shape) == BATCHED else hidden.reshape(shape[0], -1, shape[-1])
+    outputs = product(examples, weights.transpose(1, 2), None if bias is None else stack_of(bias).unsqueeze(1))
+    return outputs if len(shape) == BATCHED else outputs.view(*shape[:-1], -1)
+
+
+def product(left: Tensor, right: Tensor, added: Tensor | None) -> Tensor:
+    """Return the matrix product of each row, plus what is added to it."""
+    if left.shape[2] == 1:
+        outputs = left * right
+    elif 1 in (left.shape[1], right.shape[2]):
+        # Of a single row torch would make the product of a matrix and a vector, by another kernel with other bits.
+        outputs = (left.unsqueeze(2) * right.mT.unsqueeze(1)).sum(3)
+    else:
+        outputs = torch.bmm(left, right)
+    # Not by ``baddbmm``, which rounds otherwise for a single row.
+    return outputs if added is None else outputs + added
+
+
+def conv1d(
+    func: Rule,
+    inputs: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Compute a convolution: (E, N, C, L) by weights (E, O, C, K) is (E, N, O, L)."""
+    hidden, weights = stack_of(inputs), stack_of(weight)
+    biases = None if bias is None else stack_of(bias)
+    (stride,), (padding,), (dilation,) = ((n,) if isinstance(n, int | str) else n for n in (stride, padding, dilation))
+    if hidden.dim() != weights.dim() or groups != 1 or dilation != 1 or isinstance(padding, str):
+        refuse("a convolution in groups, with dilation, or with padding that is a text")
+    width, (channels_out, channels_in) = weights.shape[-1], weights.shape[1:3]
+    if width > 1 and channels_in % BLOCK == 0 and channels_out % BLOCK == 0:
+        return grouped_conv1d(func, hidden, weights, biases, stride, padding)
+    if padding:
+        hidden = functional.pad(hidden, (padding, padding))
+    rows, examples, _, length = hidden.shape
+    hidden, length = hidden.transpose(1, 2), (length - width) // stride + 1
+    if width == 1:
+        columns, weights = hidden[..., ::stride] if stride > 1 else hidden, weights.squeeze(-1)
+    else:
+        # As a product of matrices. From slices rather than by ``unfold``, whose gradient is slow.
+        last = (length - 1) * stride + 1
+        columns = torch.cat([hidden[..., tap : tap + last : stride] for tap in range(width)], 1)
+        weights = weights.transpose(2, 3).flatten(2)
+    columns = columns.reshape(rows, -1, examples * length)
+    outputs = product(weights, columns, None if biases is None else biases.unsqueeze(2))
+    return outputs.view(rows, channels_out, examples, length).transpose(1, 2)
+
+
+def grouped_conv1d(
+    func: Rule, hidden: Tensor, weights: Tensor, biases: Tensor | None, stride: int, padding: int
+) -> Tensor:
+    """Compute a convolution with the channels of every row as one group."""
+    if len(hidden) == 1:
+        # Of one group torch makes a plain convolution, by another kernel with other bits.
+        doubled = [
+            None if stack is None else torch.cat([stack, torch.zeros_like(stack)]) for stack in (weights, biases)
+        ]
+        inputs = torch.cat([hidden, torch.zeros_like(hidden)])
+        return grouped_conv1d(func, inputs, doubled[0], doubled[1], stride, padding)[:1]  # type: ignore[arg-type]
+    by_example = hidden.transpose(0, 1).flatten(1, 2)
+    bias = None if biases is None else biases.flatten()
+    outputs = func(by_example, weights.flatten(0, 1), bias, stride, padding, 1, len(hidden))
+    return by_row(outputs, len(hidden))
+
+
+def by_row(by_example: Tensor, rows: int) -> Tensor:
+    """Return (N, E·C, …), in which rows are channels, as (E, N, C, …)."""
+    return by_example.view(len(by_example), rows, -1, *by_example.shape[2:]).transpose(0, 1)
+
+
+class PairMaximum(torch.autograd.Function):
+    """The maximum of neighbours two by two along the last dimension: torch's pooling, several times as fast."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        """Return the maxima; a number without a neighbour at the end is left out, as in a pooling."""
+        ctx.save_for_backward(inputs)
+        return torch.maximum(*pairs(inputs))
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> Tensor:
+        """Give the gradient to the larger number, and to the first of two equal ones."""
+        (inputs,) = ctx.saved_tensors
+        passed = torch.empty_like(inputs) if inputs.shape[-1] % 2 == 0 else torch.zeros_like(inputs)
+        (first, second), (to_first, to_second) = pairs(inputs), pairs(passed)
+        torch.mul(second > first, gradients, out=to_second)
+        torch.sub(gradients, to_second, out=to_first)
+        return passed
+
+
+def pairs(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first and the second of each pair along the last dimension."""
+    end = inputs.shape[-1] // 2 * 2
+    return inputs[..., 0:end:2], inputs[..., 1:end:2]
+
+
+def max_pool1d(func: Rule, inputs: Any, kernel_size: Any, stride: Any = None, **named: Any) -> Tensor:
+    """Compute a pooling; in pairs, the usual one, by a faster way."""
+    if (
+        (kernel_size, stride or kernel_size) == (2, 2)
+        and named.get("dilation", 1) == 1
+        and not any(named.get(name) for name in ("padding", "ceil_mode", "return_indices"))
+    ):
+        return cast("Tensor", PairMaximum.apply(stack_of(inputs)))  # type: ignore[no-untyped-call]
+    return one_by_one(func, inputs, kernel_size, stride, **named)
+
+
+def batch_norm(
+    func: Rule,
+    inputs: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    **named: Any,
+) -> Tensor:
+    """Normalise every channel of every row: rows become channels."""
+    hidden = stack_of(inputs)
+    # ``flatten`` returns views of contiguous buffers, in which torch keeps its running averages.
+    per_channel = [
+        None if argument is None else stack_of(argument).flatten()
+        for argument in (running_mean, running_var, weight, bias)
+    ]
+    # Of other layouts torch takes sums in an order that depends on the number of channels.
+    by_example = hidden.transpose(0, 1).flatten(1, 2).contiguous()
+    return by_row(func(by_example, *per_channel, **named), len(hidden))
+
+
+def layer_norm(func: Rule, inputs: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    """Normalise the last dimensions, then scale and shift them by each row's own weights."""
+    return scaled(Rows.of(func(stack_of(inputs), shape, eps=eps)), weight, bias)
+
+
+def group_norm(func: Rule, inputs: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+    """Normalise groups of channels, then scale and shift them by each row's own weights."""
+    spread = [1] * (inputs.dim() - 2)
+    per_channel = (
+        None if value is None else Rows.of(stack_of(value).unflatten(1, (-1, *spread))) for value in (weight, bias)
+    )
+    return scaled(Rows.of(one_by_one(func, inputs, groups, eps=eps)), *per_channel)
+
+
+def scaled(normalised: Rows, weight: Any, bias: Any) -> Tensor:
+    """Return a normalised tensor times weights, plus biases, where there are any."""
+    stack = normalised.stacked if weight is None else exact(torch.mul, normalised, weight)
+    return stack if bias is None else exact(torch.add, Rows.of(stack), bias)
+
+
+def embedding(func: Rule, inputs: Any, weight: Any, padding_idx: Any = None, **named: Any) -> Tensor:
+    """Look up every row's indices in its own table: the tables are taken for one."""
+    indices, tables = stack_of(inputs), stack_of(weight)
+    if padding_idx is not None or any(named.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")):
+        refuse("an embedding with padding, a norm, or gradients of its own")
+    first = torch.arange(len(tables), device=tables.device) * tables.shape[1]
+    return func(indices + first[(slice(None), *[None] * (indices.dim() - 1))], tables.flatten(0, 1))
+
+
+def dropout(_: Rule, inputs: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Return the inputs; NotFusedError in training, because every network draws from a stream of its own."""
+    if training and p:
+        refuse("it draws random numbers")
+    return stack_of(inputs)
+
+
+def shifted(func: Rule, inputs: Any, *dims: Any, **named: Any) -> Tensor:
+    """Compute a function of dimensions, in which those of a network's tensor come after the rows."""
+    if not dims and "dim" not in named:
+        refuse("it joins all numbers of a batch")
+
+    def shift(dim: Any) -> Any:
+        if isinstance(dim, tuple | list):
+            return tuple(map(shift, dim))
+        return dim + 1 if isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 else dim
+
+    moved = {name: shift(value) if name in DIMENSIONS else value for name, value in named.items()}
+    return func(stack_of(inputs), *map(shift, dims), **moved)
+
+
+def flattened(func: Rule, inputs: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Flatten dimensions of every row."""
+    return shifted(func, inputs, start_dim, end_dim)
+
+
+def reshaped(_: Rule, inputs: Any, *shape: Any) -> Tensor:
+    """Give every row another shape."""
+    stack = stack_of(inputs)
+    return stack.reshape(len(stack), *(shape[0] if isinstance(shape[0], tuple | list) else shape))
+
+
+def indexed(func: Rule, inputs: Any, index: Any) -> Tensor:
+    """Take a part of every row, by numbers and slices."""
+    places = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(place, Tensor | list) for place in places):
+        refuse("an index that is a tensor or a list")
+    return func(stack_of(inputs), (slice(None), *places))
+
+
+def kept(func: Rule, inputs: Any, *arguments: Any, **named: Any) -> Tensor:
+    """Compute a function that looks at no dimension."""
+    return func(stack_of(inputs), *arguments, **named)
+
+
+DIMENSIONS: Final = frozenset({"dim", "dim0", "dim1", "source", "destination"})
+
+
+def _table() -> Iterator[tuple[Any, Rule]]:
+    by_rule: Mapping[Rule, str] = {
+        exact: "relu relu_ add add_ __iadd__ __radd__ sub sub_ __isub__ __rsub__ mul mul_ __imul__ __rmul__ div"
+        " __rdiv__ neg abs maximum minimum clamp square where",
+        rounded: "gelu tanh sigmoid silu elu leaky_relu softplus hardswish exp lerp",
+        one_by_one: "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
+        shifted: "mean sum transpose movedim unsqueeze",
+        flattened: "flatten",
+        reshaped: "view reshape",
+        indexed: "__getitem__",
+        kept: "to float clone contiguous detach",
+        linear: "linear",
+        conv1d: "conv1d",
+        max_pool1d: "max_pool1d",
+        batch_norm: "batch_norm",
+        layer_norm: "layer_norm",
+        group_norm: "group_norm",
+        embedding: "embedding",
+        dropout: "dropout",
+    }
+    for rule, names in by_rule.items():
+        for name in names.split():
+            # A function and a method of one name are different objects to torch.
+            for owner in (functional, torch, Tensor):
+                if (func := getattr(owner, name, None)) is not None:
+                    yield func, rule
+
+
+RULES: Final[Mapping[Any, Rule]] = MappingProxyType(dict(_table()))
+"""What can be computed for several networks at once: the rule of each function of torch."""
+
+QUESTIONS: Final = frozenset(
+    {
+        *(Tensor.dim, Tensor.size, Tensor.is_floating_point, Tensor.numel, Tensor.__len__),
+        *(
+            getattr(Tensor, name).__get__
+            for name in ("shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_cpu")
+        ),
+    }
+)
+"""What is the same for every row, and may be asked of the first."""

@@ -1,0 +1,112 @@
+"""Signatures: which networks are equal but for the numbers in their parameters and buffers.
+
+Two networks have one signature if their modules have the same classes, names, attributes and forms of tensors, and the
+same seeds were fossilised in the same slots. Living seeds do not count, unless they act on the host: they are trained
+apart from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from esper_core.fused.rows import refuse
+from esper_core.growth import Alpha, Seed, Slot, plain_class
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha")
+"""Attributes of a fossilised seed that say what it computes; the others say where it came from."""
+
+REGISTERED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+"""Attributes in which torch keeps what is looked at by itself."""
+
+
+class Unhashable:
+    """A value that is equal to itself alone; it is kept, so that no other one gets its identity."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhashable) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
+def host_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules of a network by name, without living seeds."""
+    living = {
+        id(part)
+        for slot in model.modules()
+        if isinstance(slot, Slot)
+        for seed in slot.nursery
+        for part in seed.modules()
+    }
+    for path, module in model.named_modules():
+        if id(module) not in living:
+            yield path, module
+
+
+def signature_of(model: nn.Module) -> Hashable:
+    """Return what networks that are trained as one have in common.
+
+    Raises:
+        NotFusedError: The network has something that several networks cannot share, such as a hook.
+    """
+    numbers: dict[int, int] = {}
+
+    def forms(module: nn.Module) -> Iterator[Hashable]:
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            # A tensor that is registered twice has the same number in both places.
+            number = numbers.setdefault(id(tensor), len(numbers))
+            if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or not tensor.is_contiguous():
+                refuse(f'"{name}" is not laid out as usual, or not a tensor of torch\'s own class')
+            yield name, number, isinstance(tensor, nn.Parameter), tensor.shape, tensor.dtype, tensor.requires_grad
+
+    return tuple(
+        (path, plain_class(module), attributes_of(path, module), tuple(forms(module)))
+        for path, module in host_modules(model)
+    )
+
+
+def attributes_of(path: str, module: nn.Module) -> Hashable:
+    """Return the attributes of a module that say what it computes."""
+    if isinstance(module, Slot):
+        return module.name, module.part is None
+    if isinstance(module, Seed):
+        return tuple(frozen(path, getattr(module, name)) for name in (*OF_SEEDS, "training"))
+    attributes = dict(vars(module))
+    for name in REGISTERED:
+        attributes.pop(name, None)
+    for name in [
+        name for name in attributes if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
+    ]:
+        hooks = attributes.pop(name)
+        # Of the slots there is one for all networks; hooks of others would see tensors that are none of theirs.
+        if hooks and not all(isinstance(hook, Slot) for hook in getattr(hooks, "values", tuple)()):
+            refuse(f'hook on module "{path}"')
+    return tuple((name, frozen(path, value)) for name, value in sorted(attributes.items()))
+
+
+def frozen(path: str, value: Any) -> Hashable:
+    """Return a value that is equal for what computes equally; what is unknown is equal to itself alone."""
+    if isinstance(value, bool | int | float | str | bytes | type | torch.dtype | None):
+        return type(value), value
+    if isinstance(value, Tensor):
+        refuse(f'module "{path}" has a tensor that is neither a parameter nor a buffer')
+    if isinstance(value, tuple | list):
+        return tuple(frozen(path, member) for member in value)
+    if isinstance(value, dict):
+        return tuple((repr(name), frozen(path, member)) for name, member in value.items())
+    if isinstance(value, Alpha):
+        return value.value
+    try:
+        hash(value)
+    except TypeError:
+        return Unhashable(value)
+    return type(value), value

@@ -1,0 +1,113 @@
+"""Programs: what several networks compute at once is what each computes alone, whatever their number."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from esper_core.fused import HostTensors, Program
+from esper_core.leyline import DataShape
+from esper_tasks.hosts import Mlp, PointwiseMlp, TokenMlp, cnn1d
+from tests.support.core_worlds import Net
+
+SEQUENCE, VECTOR, TOKENS = (
+    DataShape("sequence", (3, 21), 5),
+    DataShape("vector", (11,), 5),
+    DataShape("tokens", (7, 4), 5),
+)
+
+
+def normalised() -> nn.Module:
+    """Return a host with the other layers of the table, and a residual."""
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.group(net.conv(inputs))
+        hidden = hidden + torch.lerp(torch.tanh(hidden), hidden.clone().mul_(0.5), 0.3) * net.gain
+        hidden = net.layer(net.pool(hidden).movedim(1, -1))
+        return net.head(nn.functional.silu(hidden)[:, 1:].reshape(len(inputs), -1))
+
+    return Net(
+        compute,
+        conv=nn.Conv1d(3, 8, 5, stride=2, padding=2),
+        group=nn.GroupNorm(2, 8),
+        gain=nn.Parameter(torch.tensor(0.7)),
+        pool=nn.AvgPool1d(3),
+        layer=nn.LayerNorm(8),
+        head=nn.Linear(16, 5),
+    )
+
+
+def embedded() -> nn.Module:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        return net.head(net.act(net.mix(net.embed(inputs))).sum(dim=1))
+
+    mix = nn.Linear(6, 9, bias=False)
+    return Net(compute, embed=nn.Embedding(5, 6), mix=mix, act=nn.GELU(), head=nn.Linear(9, 5))
+
+
+def wide() -> nn.Module:
+    """Return a host whose convolutions take the grouped kernel."""
+    convolutions = nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv1d(8, 16, 5, bias=False)
+    return nn.Sequential(*convolutions, nn.MaxPool1d(3), nn.Flatten(), nn.Linear(80, 5))
+
+
+HOSTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "pointwise": (lambda: PointwiseMlp(SEQUENCE), (3, 21)),
+    "kernel 3": (lambda: PointwiseMlp(SEQUENCE, kernel=3, channels=5, hidden=9), (3, 21)),
+    "cnn1d": (lambda: cnn1d(SEQUENCE), (3, 21)),
+    "mlp": (lambda: Mlp(VECTOR, hidden=13), (11,)),
+    "tokens": (lambda: TokenMlp(TOKENS, width=6), (7, 4)),
+    "normalised": (normalised, (3, 21)),
+    "embedded": (embedded, ()),
+    "wide": (wide, (3, 21)),
+}
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def make(name: str, count: int, examples: int = 10) -> tuple[list[nn.Module], Tensor, Tensor]:
+    """Return networks with different weights, and a batch for each."""
+    torch.manual_seed(0)
+    build, shape = HOSTS[name]
+    networks = [build() for _ in range(count)]
+    symbols = name == "embedded"
+    inputs = torch.randint(5, (count, examples, 4)) if symbols else torch.randn(count, examples, *shape)
+    return networks, inputs, torch.randint(5, (count, examples))
+
+
+def compute(networks: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[list[Tensor]]:
+    """Return, for each network, loss, gradients and buffers of a training pass, and outputs in evaluation."""
+    program, tensors = Program(networks[0]), [HostTensors.of(network) for network in networks]
+    passed = program.train(tensors, inputs, targets, losses)
+    with torch.inference_mode():
+        outputs = program.outputs(program.stack(tensors), inputs[:1].expand(len(networks), *inputs.shape[1:]))
+    stacks = [passed.losses, *passed.gradients, *passed.buffers, outputs]
+    return [[stack[row] for stack in stacks if stack is not None] for row in range(len(networks))]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_each_network_of_a_group_has_the_bits_that_it_has_in_a_group_of_any_size(name: str) -> None:
+    networks, inputs, targets = make(name, 32)
+    together = compute(networks, inputs, targets)
+    for size in (1, 2, 3, 8):
+        alone = compute(networks[:size], inputs[:size], targets[:size])
+        for number, (row, expected) in enumerate(zip(alone, together, strict=False)):
+            for place, (tensor, other) in enumerate(zip(row, expected, strict=True)):
+                assert torch.equal(tensor, other), f"group of {size}, network {number}, tensor {place}"
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_group_computes_what_its_networks_compute_one_after_another(name: str) -> None:
+    networks, inputs, targets = make(name, 3)
+    for network, batch, target, row in zip(networks, inputs, targets, compute(networks, inputs, targets), strict=True):
+        loss = losses(network.train()(batch), target).mean()
+        gradients = torch.autograd.grad(loss, list(network.parameters()))
+        after = [buffer.clone() for buffer in network.buffers()]
+        expected = [loss.detach(), *gradients, *after]
+        for tensor, other in zip(row, expected, strict=False):
+            torch.testing.assert_close(tensor, other.to(tensor.dtype), rtol=1e-5, atol=1e-6)

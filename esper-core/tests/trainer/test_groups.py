@@ -1,0 +1,163 @@
+"""Groups: networks of one structure are trained as one program, with the same results in a group of any size."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.fused import Program
+from esper_core.growth import Draws
+from esper_core.leyline import WAIT, Action, Signals
+from esper_core.settings import ComputeConfig, GrowthConfig
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    GERMINATE,
+    Net,
+    SmoothHost,
+    change_recipe,
+    make_recipe,
+    numbers,
+    same,
+    slow,
+    spelled,
+)
+from tests.support.studies import play
+
+LIFE = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}
+
+
+def fused(
+    host: Callable[[], nn.Module] = SmoothHost, *, compute: Mapping[str, Any] | None = None, **more: Any
+) -> Recipe:
+    """Return a recipe whose networks are trained in groups where they can be."""
+    settings = ComputeConfig.model_validate({"fused": True, **(compute or {})})
+    growth = GrowthConfig.model_validate({"incubation": "branch", "embargo": 0, **more.pop("growth", {})})
+    changes = {"draws": Draws.NEVER, "growth": growth, "compute": settings, **more}
+    return change_recipe(make_recipe(host=host, batches=2), **changes)
+
+
+def grow_first(environment: Environment, step: int) -> Action:
+    """Grow in the environments with an even index alone, so that groups part."""
+    return LIFE.get(step, WAIT) if environment.index % 2 == 0 else WAIT
+
+
+def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Signals]], list[Environment], list[str]]:
+    """Return the signals of two environments and their twins, these environments, and how they were grouped."""
+    pool, notes = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes), []
+
+    def look(signals: list[Signals]) -> list[Signals]:
+        notes.append(pool._groups.describe(pool.environments))
+        return signals[:4]
+
+    return play(pool, 6, grow_first, look), pool.environments[:4], notes
+
+
+@pytest.mark.parametrize("incubation", ["branch", slow("shadow")])
+def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubation: str) -> None:
+    recipe = fused(growth={"incubation": incubation, "average": 3})
+    signals, environments, notes = run(recipe, 2)
+    assert notes[0] == "4 networks in 1 group"
+    assert notes[-1] == "4 networks in 2 groups", "one grew"
+    for count, lanes in ((7, 1), (2, 2), (5, 3)):
+        others, members, _ = run(recipe, count, lanes)
+        assert spelled(others) == spelled(signals)
+        assert same([numbers(member.model) for member in members], [numbers(member.model) for member in environments])
+    plain, _, _ = run(change_recipe(recipe, compute=ComputeConfig()), 2)
+    for of_step, expected in zip(signals, plain, strict=True):
+        for signal, other in zip(of_step, expected, strict=True):
+            assert signal.validation_loss == pytest.approx(other.validation_loss, rel=1e-4)
+            assert [slot.state for slot in signal.slots] == [slot.state for slot in other.slots]
+
+
+def with_hook() -> nn.Module:
+    host = SmoothHost()
+    host.head[1].register_forward_hook(lambda module, args, output: output * 2)
+    return host
+
+
+def counting() -> nn.Module:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        net.passes += 1
+        return SmoothHost.forward(net, inputs)
+
+    return Net(compute, **dict(SmoothHost().named_children()), passes=0)
+
+
+def on_images() -> nn.Module:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        return net.head(net.stem(net.conv(inputs.unsqueeze(1)).flatten(1, 2)))
+
+    return Net(compute, **dict(SmoothHost().named_children()), conv=nn.Conv2d(1, 1, 1))
+
+
+def sorted_by_batch() -> nn.Module:
+    """Return a host whose class and shapes are usual, but which looks at its numbers."""
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        return SmoothHost.forward(net, inputs if inputs.sum() > 0 else -inputs)
+
+    return Net(compute, **dict(SmoothHost().named_children()))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        (fused(with_hook), 'hook on module "head.1"'),
+        (fused(counting), "a pass changes attributes of its modules"),
+        (fused(on_images), 'no rule for torch\'s "conv2d"'),
+        (fused(sorted_by_batch), "it joins all numbers of a batch"),
+        (fused(draws=Draws.ANYWHERE), "host or blueprints draw random numbers"),
+        (fused(compute={"precision": "bfloat16"}), "compute.precision is bfloat16"),
+        (fused(compute={"micro_batches": 2}), "compute.micro_batches is above 1"),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_networks_that_cannot_be_one_program_are_trained_as_they_always_were(recipe: Recipe, reason: str) -> None:
+    signals, _, notes = run(recipe, 1)
+    assert notes[0] == f"2 one after another: {reason}"
+    compute = recipe.compute.model_copy(update={"fused": False})
+    assert spelled(run(change_recipe(recipe, compute=compute), 1)[0]) == spelled(signals)
+
+
+def test_a_network_that_fails_in_a_group_leaves_the_others_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, train = fused(), Program.train
+
+    def trained(seed: int | None) -> list[dict[str, Tensor]]:
+        """Train three networks for a step, in which the one of this RNG seed makes each program fail."""
+        pool = Pool(recipe, ["grown"], 3)
+        pool.reset(0, 3)
+        weights = [next(e.model.parameters()) for e in pool.environments if e.seed == seed]
+
+        def fail(program: Program, networks: Any, *others: Any) -> Any:
+            if any(network.trained[0] is weight for network in networks for weight in weights):
+                raise ValueError("of this network")
+            return train(program, networks, *others)
+
+        monkeypatch.setattr(Program, "train", fail)
+        pool.train(0)
+        return [numbers(environment.model) for environment in pool.environments]
+
+    undisturbed, disturbed = trained(None), trained(4)
+    assert same([undisturbed[0], undisturbed[2]], [disturbed[0], disturbed[2]])
+    for name, tensor in undisturbed[1].items():
+        torch.testing.assert_close(disturbed[1][name], tensor)
+
+
+def test_numbers_that_are_not_finite_stay_in_their_network() -> None:
+    def trained(broken: bool) -> list[dict[str, Tensor]]:
+        pool = Pool(fused(), ["grown"], 3)
+        pool.reset(0, 3)
+        if broken:
+            next(pool.environments[1].model.parameters()).data.fill_(torch.nan)
+        pool.train(0)
+        pool.evaluate(0)
+        return [numbers(environment.model) for environment in pool.environments]
+
+    whole, partly = trained(False), trained(True)
+    assert same([whole[0], whole[2]], [partly[0], partly[2]])
+    assert all(tensor.isnan().all() for tensor in partly[1].values())

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import fused, gpu
 from benchmarks.perf.figures import Figure, Interleaved
 from benchmarks.perf.processes import CORES, Setup, Workers
 from benchmarks.perf.workloads import activate_seeds, conv, workload
@@ -121,3 +121,15 @@ def test_the_benchmark_of_a_gpu_runs_on_a_cpu(monkeypatch, capsys):
     assert lines[0].startswith("cpu, torch")
     assert len(lines) == 1 + 2 * 12
     assert all(line.endswith(" ×") for line in lines[1:])
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_benchmark_of_fused_groups_runs(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fused", "--quick", "--networks", "1", "2"])
+    fused.main()
+    lines = capsys.readouterr().out.splitlines()
+    ways = [line.rpartition("  ")[2] for line in lines[3:]]
+    assert ways == [
+        *["1 network in 1 group", "2 networks in 1 group"] * 3,
+        *[f'{count} one after another: no rule for torch\'s "conv2d"' for count in (1, 2)],
+    ]

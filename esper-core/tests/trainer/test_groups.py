@@ -25,6 +25,7 @@ from tests.support.core_worlds import (
     same,
     slow,
     spelled,
+    through_files,
 )
 from tests.support.studies import play
 
@@ -72,6 +73,20 @@ def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubat
         for signal, other in zip(of_step, expected, strict=True):
             assert signal.validation_loss == pytest.approx(other.validation_loss, rel=1e-4)
             assert [slot.state for slot in signal.slots] == [slot.state for slot in other.slots]
+
+
+def test_a_resumed_pool_goes_on_with_the_same_bits() -> None:
+    recipe = fused()
+
+    def begun() -> Pool:
+        pool = Pool(recipe, ["grown", "twin"], 2, twin="twin")
+        pool.reset(0, 3)
+        return pool
+
+    whole, resumed = begun(), begun()
+    play(whole, range(3), grow_first)
+    resumed.load_state_dict(through_files(whole.state_dict()), in_round=True)
+    assert spelled(play(whole, range(3, 6), grow_first)) == spelled(play(resumed, range(3, 6), grow_first))
 
 
 def with_hook() -> nn.Module:

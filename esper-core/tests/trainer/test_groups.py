@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from esper_core.fused import Program
 from esper_core.growth import Draws
 from esper_core.leyline import WAIT, Action, Signals
-from esper_core.settings import ComputeConfig, GrowthConfig
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from tests.support.core_worlds import (
@@ -22,6 +22,7 @@ from tests.support.core_worlds import (
     change_recipe,
     make_recipe,
     numbers,
+    plain_growth,
     same,
     slow,
     spelled,
@@ -37,7 +38,7 @@ def fused(
 ) -> Recipe:
     """Return a recipe whose networks are trained in groups where they can be."""
     settings = ComputeConfig.model_validate({"fused": True, **(compute or {})})
-    growth = GrowthConfig.model_validate({"incubation": "branch", "embargo": 0, **more.pop("growth", {})})
+    growth = plain_growth(**{"incubation": "branch", "embargo": 0, **more.pop("growth", {})})
     changes = {"draws": Draws.NEVER, "growth": growth, "compute": settings, **more}
     return change_recipe(make_recipe(host=host, batches=2), **changes)
 

@@ -127,6 +127,17 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run the ``with`` block in evaluation mode; restore each module's mode, and the buffers, after it."""
+    kept = KeptBuffers(model)
+    try:
+        with in_mode(model, training=False):
+            yield
+    finally:
+        kept.put_back()
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of the model's first parameter or buffer; the CPU if it has none."""
     tensor = next(iter(model.parameters()), next(iter(model.buffers()), None))

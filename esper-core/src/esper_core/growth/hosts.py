@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from esper_core.growth.averages import RunningAverage, places_that_train
-from esper_core.growth.dry_runs import KeptBuffers, device_of, host_parameters, in_mode, observe_places, split_state
+from esper_core.growth.dry_runs import device_of, evaluating, host_parameters, observe_places, split_state
 from esper_core.growth.grafting import alike, plain_outputs
 from esper_core.growth.journal import read_network
 from esper_core.growth.prices import Prices, follow_operations
@@ -18,7 +17,8 @@ from esper_core.growth.trials import audition
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     import torch
     from torch import Tensor, nn
@@ -90,15 +90,9 @@ class Host:
 
     split_state = staticmethod(split_state)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Run the ``with`` block in evaluation mode; restore each module's mode, and the buffers, after it."""
-        kept = KeptBuffers(self.model)
-        try:
-            with in_mode(self.model, training=False):
-                yield
-        finally:
-            kept.put_back()
+        return evaluating(self.model)
 
     def follows_operations(self, growth: GrowthConfig) -> bool:
         """Return whether the prices of what grows in it follow operations, where these are known."""

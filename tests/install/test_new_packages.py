@@ -32,6 +32,7 @@ slots:
 policy: {use: new-policy/patient, settings: {patience: 1}}
 reward: {use: new-reward/thrifty, settings: {price: 1.0}}
 sinks: [{use: new-sink/steps-csv, settings: {delimiter: ";"}}]
+growth: {gates: "off"}
 environments: 2
 episode: {steps: 8, batches: 2, batch_size: 20}
 """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from esper_core.growth.dry_runs import device_of, is_plain
+from esper_core.growth.dry_runs import PLAIN, device_of
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.protocols import State
@@ -241,7 +241,7 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
         if id(module) in left_out:
             continue
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            if id(tensor) in seen or not is_plain(tensor):
+            if id(tensor) in seen or type(tensor) not in PLAIN:
                 continue
             seen.add(id(tensor))
             if isinstance(tensor, nn.Parameter):

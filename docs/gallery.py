@@ -91,8 +91,8 @@ EXAMPLES: Final[Mapping[str, Example]] = {
     ),
     "nothing": Example(
         "Nothing grows",
-        "esper run examples/control-shuffled.yaml",
-        "The positions of the signal are shuffled: neighbours say little. No seed is shown to pay; all are pruned.",
+        "esper run examples/no-deficit.yaml",
+        "A host that lacks next to nothing. What a block gains is not worth its operations; all seeds are pruned.",
     ),
 }
 

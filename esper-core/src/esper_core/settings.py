@@ -136,9 +136,10 @@ class GrowthConfig(Section):
     gates: Literal["strict", "off"] = Field(
         default="strict", description="Whether a seed is blended in, and later kept, only if it is shown to pay."
     )
-    evidence: Literal["loss", "metric"] = Field(
-        default="loss",
-        description="What gains are measured in: nats of the validation loss, or the task's metric.",
+    evidence: Literal["auto", "loss", "metric"] = Field(
+        default="auto",
+        description="What gains are measured in: nats of the validation loss, or the task's metric; auto: the metric "
+        "if it is a share, such as accuracy.",
     )
     average: float = Field(
         default=16,

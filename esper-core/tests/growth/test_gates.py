@@ -107,7 +107,7 @@ def test_a_gate_says_what_it_lacks():
         opinions = [gate.look(seen, PRICE, 0.2) for gate, seen in zip(gates, gains, strict=True)]
     assert {opinion.finding for opinion in opinions} == {Finding.NOT_SHOWN}
     examples, steps, nothing = (opinion.lacking for opinion in opinions)
-    assert re.fullmatch(r": a mean of 0\.0700 needs about \d(\.\d)?e\+03 examples", examples)
+    assert re.fullmatch(r": a mean of 0\.0700 needs about \d,\d00 examples", examples)
     assert re.fullmatch(r": the mean 0\.\d* moves from step to step, and needs more of them", steps)
     assert nothing == ""
 

@@ -90,7 +90,7 @@ def test_version_is_printed_and_help_without_arguments(esper):
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("chekc", 'There is no command "chekc". Did you mean "check"?'),
+        ("check1", 'There is no command "check1". Did you mean "check"?'),
         ("plugins lst", 'There is no command "lst". Did you mean "list"?'),
         ("zzz", 'There is no command "zzz". All commands:  esper --help'),
         ("\x1b[31mx", 'There is no command "\\x1b[31mx". All commands:  esper --help'),

@@ -119,7 +119,8 @@ class Opinion:
         if evidence.between > evidence.standard_error:
             return f": the mean {evidence.mean:.4f} moves from step to step, and needs more of them"
         ratio = (evidence.mean - evidence.lower) / (evidence.mean - self.price)
-        return f": a mean of {evidence.mean:.4f} needs about {evidence.n * ratio * ratio:.2g} examples"
+        examples = float(f"{evidence.n * ratio * ratio:.2g}")
+        return f": a mean of {evidence.mean:.4f} needs about {examples:,.0f} examples"
 
 
 class Cause(StrEnum):

@@ -72,7 +72,7 @@ def evaluate(
     split: Split,
     run: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__,
     *,
-    evidence: Literal["loss", "metric"] = "loss",
+    evidence: Literal["auto", "loss", "metric"] = "loss",
 ) -> Evaluation:
     """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode.
 
@@ -91,7 +91,9 @@ def evaluate(
     return evaluation_of(task, loss_rows, score_rows, evidence)
 
 
-def evaluation_of(task: Task, losses: Tensor, scores: Tensor, evidence: Literal["loss", "metric"]) -> Evaluation:
+def evaluation_of(
+    task: Task, losses: Tensor, scores: Tensor, evidence: Literal["auto", "loss", "metric"]
+) -> Evaluation:
     """Return the evaluation of a whole split from losses and scores, as they come from inference mode."""
     with torch.inference_mode():
         if isinstance(task, AttributedTask):
@@ -100,7 +102,7 @@ def evaluation_of(task: Task, losses: Tensor, scores: Tensor, evidence: Literal[
         if task.metric.exponential:
             metric = metric.exp()
     worse = -scores if task.metric.direction == "up" else scores
-    return Evaluation(losses, metric.to(losses.dtype), losses if evidence == "loss" else worse)
+    return Evaluation(losses, metric.to(losses.dtype), worse if evidence == "metric" else losses)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -88,6 +88,12 @@ class Composition:
         return self.resolution.config
 
     @property
+    def gains_in(self) -> str:
+        """The unit of gains and prices: nats, or the name of the metric."""
+        by_metric = self.recipe.network.growth.evidence == "metric"
+        return self.task.metric.name if by_metric else "nats"
+
+    @property
     def acting(self) -> tuple[str, ...]:
         """Every arm that has a policy."""
         return tuple(arm.name for arm in self.arms)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from esper_core.leyline.protocols import Schedule, Task
+    from esper_core.leyline.signals import Metric
     from esper_core.leyline.specs import BlueprintSpec
+    from esper_core.settings import GrowthConfig
     from esper_run.app.components import ConfiguredComponent
     from esper_run.app.resolution import Resolution
     from esper_run.config.values import KeyPath
@@ -72,7 +74,7 @@ def build_prototype(
             varieties,
             config.episode.steps,
             config.episode.batches,
-            growth=config.growth,
+            growth=_measured(config.growth, task.metric),
             governor=config.governor,
             optimizers=config.optimizer,
             schedules={side: _build_schedule(resolution, side) for side in ("host", "seed")},
@@ -136,6 +138,13 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
     with attributed_to(label, f'with its split "{name}"'):
         home = torch.device("cpu") if resolution.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
+
+
+def _measured(growth: GrowthConfig, metric: Metric) -> GrowthConfig:
+    """Return the settings with what gains are measured in, where the file leaves that to the task."""
+    if growth.evidence != "auto":
+        return growth
+    return growth.model_copy(update={"evidence": "metric" if metric.is_share else "loss"})
 
 
 def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:

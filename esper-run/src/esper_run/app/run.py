@@ -303,7 +303,9 @@ class _Session:
                     metric=composed.task.metric,
                     host=composed.layers,
                     choices=dict(composed.space.blueprints),
-                    gains_in="nats" if composed.config.growth.evidence == "loss" else composed.task.metric.name,
+                    gains_in=composed.task.metric.name
+                    if composed.recipe.network.growth.evidence == "metric"
+                    else "nats",
                     **self._size(),
                 )
                 (Bus(sinks) if position.number else bus).publish(started)

@@ -17,6 +17,8 @@ from esper_study.actions import parse_action
 from esper_study.replay import Change, Recording, Replay, read_recording, replay
 from tests.end_to_end.conftest import run_once
 
+pytestmark = [pytest.mark.slow, pytest.mark.install]  # CI runs it for every change
+
 RUN = """
 task: {use: mnist1d, settings: {samples: 300, validation: 100}}
 host: pointwise-mlp

@@ -20,6 +20,8 @@ from esper_core.leyline.events import RunFinished, StepFinished
 from esper_core.telemetry import read_events
 from esper_run.runs.records import read_run
 
+pytestmark = [pytest.mark.slow, pytest.mark.install]  # CI runs it for every change
+
 SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALLOWED = re.compile(r"\x1b\[([0-9]*A|2?K|[0-9;]*m|\?25[lh])")
 LATE = ("--set", "policy.settings.plan[2].step=99")

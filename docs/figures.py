@@ -22,9 +22,10 @@ from esper_core.leyline.constants import (
     CHECKPOINT_SHARE,
     CONFIDENCE,
     GATE_ALPHA,
+    PRICE_OF_DOUBLING,
+    SEED_IN_DOUBLINGS,
     SINK_DRAIN_SECONDS,
 )
-from esper_core.leyline.prices import DOUBLING, SEED
 from esper_scale.stores.plugin import MAX_GIB
 
 ROOT = Path(__file__).parents[1]
@@ -241,7 +242,7 @@ def default_run() -> Source:
 def gates() -> Source:
     """Return the constants of gates and prices."""
     candidates = [100 * GATE_ALPHA / (place * (place + 1)) for place in (1, 2, 3)]
-    numbers = [GATE_ALPHA, 100 * GATE_ALPHA, DOUBLING, SEED, LEAST_CORRELATION, *candidates]
+    numbers = [GATE_ALPHA, 100 * GATE_ALPHA, PRICE_OF_DOUBLING, SEED_IN_DOUBLINGS, LEAST_CORRELATION, *candidates]
     return [(number,) for number in numbers]
 
 

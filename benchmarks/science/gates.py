@@ -28,8 +28,7 @@ from torch.nn import functional
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.mlp import Mlp
 from esper_core import Site
-from esper_core.growth.gains import lasting_evidence, paired, read_gain
-from esper_core.growth.gates import Gate
+from esper_core.growth.gates import Gate, lasting_evidence, paired, read_gain
 from esper_core.leyline.constants import GATE_ALPHA
 from esper_core.leyline.signals import Gain
 from esper_tasks.hosts import PointwiseMlp

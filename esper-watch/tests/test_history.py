@@ -122,6 +122,6 @@ def test_a_history_is_fed_while_the_run_goes_on_and_keeps_decisions_and_looks():
     assert [look.step for look in looks] == [1, 2]
     assert looks[1].mean == pytest.approx(0.2)
     assert looks[1].price == pytest.approx(0.02)
-    assert looks[1].opens, "as its gate found, whatever the bound is: a permissive one opens earlier"
+    assert looks[1].opens, "as its gate found, whatever the bound is"
     assert not looks[1].judged
     assert history.metric_by_step(0, "grown") == {1: pytest.approx([0.4]), 2: pytest.approx([0.4])}

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from esper_core.leyline import constants
-from esper_core.leyline.prices import DOUBLING
 
 MAX_PRICE: Final = 1_000_000
 """Of growth.price: multiplied by any number of parameters it stays finite."""
@@ -94,7 +93,7 @@ class PriceConfig(Section):
     """What a seed has to gain to be kept. A number, as in ``price: 0.0002``, is short for ``per_parameter``."""
 
     doubling: float = Field(
-        default=DOUBLING,
+        default=constants.PRICE_OF_DOUBLING,
         ge=0,
         le=MAX_PRICE,
         description="Gain for each doubling of the network, and a tenth of it for each seed: in the metric, or as a "

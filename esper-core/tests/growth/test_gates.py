@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import assume, example, given, strategies as st
+from torch import nn
 
 from benchmarks.science.gates import Cell
-from esper_core.growth.gains import (
+from esper_core.growth import Host
+from esper_core.growth.gates import (
+    Gate,
     compare_losses,
     lasting_evidence,
     lasting_mean,
@@ -22,9 +25,9 @@ from esper_core.growth.gains import (
     students_tail,
     upper_bound,
 )
-from esper_core.growth.gates import Gate
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.signals import Finding, Gain
+from esper_core.settings import GrowthConfig
 
 GOOD = Gain(800, 0.15, 0.5, -2.0, -5.0, 2.0)
 PRICE = 0.04
@@ -110,6 +113,33 @@ def test_a_gate_says_what_it_lacks():
     assert re.fullmatch(r": a mean of 0\.0700 needs about \d,\d00 examples", examples)
     assert re.fullmatch(r": the mean 0\.\d* moves from step to step, and needs more of them", steps)
     assert nothing == ""
+
+
+@given(st.lists(gains, min_size=3, max_size=9), st.floats(0, 0.2))
+def test_a_loss_a_thousand_times_as_large_changes_no_decision(course, share):
+    """Prices are shares of the loss, so that both sides of each comparison are in its unit."""
+    model = nn.Linear(4, 2)
+    findings = []
+    for unit in (1.0, 1024.0):  # a power of two, in which no digit is lost
+        price = Host(model).prices(GrowthConfig(), 100).price(20, 300, 0, unit * share)
+        gate = Gate(looks=10)
+        scaled = [
+            Gain(gain.n, *(unit * number for number in (gain.mean, gain.deviation)), gain.skewness,
+                 *(unit * number for number in (gain.worst, gain.best)))
+            for gain in course
+        ]  # fmt: skip
+        findings.append([gate.look(gain, price, 0.7).finding for gain in scaled])
+    assert findings[0] == findings[1]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_prices_of_several_seeds_add_up_to_that_of_the_grown_network(frozen):
+    """On a frozen host the parameters that growth may add count as a doubling."""
+    model = nn.Linear(100, 10, bias=False).requires_grad_(not frozen)
+    prices = Host(model).prices(GrowthConfig(parameters=400), None if frozen else 2000)
+    base = 400 if frozen else 2000
+    first, second = prices.price(50, 300, 0, 2.0), prices.price(50, 900, 300, 2.0)
+    assert first + second == pytest.approx(0.01 * 2.0 * (math.log2((base + 1200) / base) + 2 * 0.10))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=12), st.floats(0.2, 0.95))

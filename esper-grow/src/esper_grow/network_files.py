@@ -22,17 +22,17 @@ from torch import Tensor, nn
 
 from esper_core.growth import Host, Network, Variety
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
 from esper_grow.peft_growth import GROWN_FILE, keep_growth_with_adapters
-from esper_run.runs.checkpoint_files import tensor_bytes
+from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
     from esper_core.plugins import Plugins
 
 JOURNAL_FILE: Final = "growth.json"
+LAYOUT: Final = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
 _TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -153,14 +153,14 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     file = folder / JOURNAL_FILE
-    network, beside = Network.parse(_bytes(file, None), source=str(file), beside=("sha256", "numbers"))
+    network, beside = Network.parse(read_part(file, None, LAYOUT), source=str(file), beside=("sha256", "numbers"))
     reference = beside["numbers"]
     if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
         raise Network.invalid(str(file), "It does not name the file of its tensors")
     if beside["sha256"] != _digest({**asdict(network), "numbers": reference}):
         raise Network.invalid(str(file), "Its checksum does not match its content")
     path = folder / reference["file"]
-    data = _bytes(path, tensor_bytes())
+    data = read_part(path, tensor_bytes(), LAYOUT)
     try:
         if hashlib.sha256(data).hexdigest() != reference["sha256"]:
             msg = "its checksum differs from the one in growth.json"
@@ -179,7 +179,7 @@ def _read_beside_adapters(model: nn.Module, folder: Path) -> tuple[Network, dict
     if not file.is_file():
         return None
     try:
-        grown = decode(_bytes(file, tensor_bytes()))
+        grown = decode(read_part(file, tensor_bytes(), LAYOUT))
     except SafetensorError as error:
         message = f"{file} does not contain the tensors of this network"
         raise GrowthError(Problem("E332", message, hint=f"The file is incomplete, or was changed: {error}")) from error
@@ -192,12 +192,3 @@ def _read_beside_adapters(model: nn.Module, folder: Path) -> tuple[Network, dict
 def _digest(record: Mapping[str, Any]) -> str:
     """Return the checksum of a journal's content, independent of its layout in the file."""
     return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _bytes(path: Path, most: int | None) -> bytes:
-    try:
-        return read_bytes(path, most, follow=True)  # a model hub's cache keeps links to its files
-    except OSError as error:
-        hint = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
-        message = f"cannot read {path}: {error.strerror or error}"
-        raise GrowthError(Problem("E332", message, hint=hint)) from error

@@ -26,13 +26,12 @@ from esper_blueprints.lora import Lora
 from esper_core.growth import Host, Variety, graft
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.errors import GrowthError, Problem, suggestion
-from esper_core.leyline.files import read_bytes
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_grow.adaptation import linear_shape
 from esper_grow.peft_growth import keep_growth_with_adapters
-from esper_run.runs.checkpoint_files import tensor_bytes
+from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION: Final = "adapter_config.json"
 TENSORS: Final = "adapter_model.safetensors"
+LAYOUT: Final = f"A folder of PEFT has {CONFIGURATION} and {TENSORS}; older files of pickles are not read."
 
 _PREFIX: Final = "base_model.model."
 """Of the names of modules in a PeftModel, and so of all keys in its files."""
@@ -299,7 +299,7 @@ def _inexpressible(message: str) -> GrowthError:
 def _read_config(file: Path) -> dict[str, Any]:
     """Return the settings of PEFT; GrowthError for one that changes what the adapters compute, and is not known."""
     try:
-        config = json.loads(_bytes(file, None))
+        config = json.loads(read_part(file, None, LAYOUT))
         kind = config["peft_type"]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise _unreadable(file, f"{type(error).__name__}: {error}") from error
@@ -319,7 +319,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     """Return the tensors by their names in the base."""
     try:
-        tensors = decode(_bytes(file, tensor_bytes()))
+        tensors = decode(read_part(file, tensor_bytes(), LAYOUT))
     except SafetensorError as error:
         raise _unreadable(file, str(error)) from error
     return {key.removeprefix(_PREFIX): value for key, value in tensors.items()}
@@ -378,15 +378,6 @@ def _refuse_other_model(model: nn.Module, layers: Mapping[str, Sequence[Tensor]]
     if problems:
         message = f"{folder} does not fit this {type(model).__name__}"
         raise GrowthError(Problem("E334", message, hint="\n".join(problems[:3])))
-
-
-def _bytes(file: Path, most: int | None) -> bytes:
-    try:
-        return read_bytes(file, most, follow=True)  # a model hub's cache keeps links to its files
-    except OSError as error:
-        hint = f"A folder of PEFT has {CONFIGURATION} and {TENSORS}; older files of pickles are not read."
-        message = f"cannot read {file}: {error.strerror or error}"
-        raise GrowthError(Problem("E332", message, hint=hint)) from error
 
 
 def _unreadable(file: Path, why: str) -> GrowthError:

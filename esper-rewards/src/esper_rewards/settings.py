@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from esper_core.leyline.prices import DOUBLING
+from esper_core.leyline.constants import PRICE_OF_DOUBLING
 
 STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 Amount = Annotated[float, Field(ge=0, le=1e6)]
 
-PRICE: Final = 100 * DOUBLING
+PRICE: Final = 100 * PRICE_OF_DOUBLING
 """Default price, in points: that of the gates."""
 
 

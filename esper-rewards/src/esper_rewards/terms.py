@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline.prices import SEED
+from esper_core.leyline.constants import SEED_IN_DOUBLINGS
 
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
@@ -50,7 +50,7 @@ def fossil_fee(now: Signals, price: float) -> float:
         >>> fossil_fee(Signals(9, 1.0, 1.0, 0.5, 6000, 5000, (SlotSignals("early", SlotState.FREE, 1),)), price=20.0)
         -2.0
     """
-    return 0.0 - price * SEED * now.fossils
+    return 0.0 - price * SEED_IN_DOUBLINGS * now.fossils
 
 
 POINTS: Final = 100.0

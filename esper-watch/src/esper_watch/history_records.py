@@ -89,7 +89,7 @@ class Look(NamedTuple):
     price: float
     """The gain that the gate requires."""
     opens: float
-    """1 if the gate was open, else 0. A permissive gate opens at lower bounds that a strict one refuses."""
+    """1 if the gate was open, else 0."""
 
     @property
     def judged(self) -> bool:

@@ -5,13 +5,12 @@ they share them. ``trainer.groups`` decides which environments of a pool do.
 
 - ``rows``: tensors of several networks that are computed at once, and the table of what can be
 - ``signatures``: which networks are equal in structure
-- ``programs``: outputs, losses and gradients of several networks in one pass
-- ``trials``: whether a program computes what its networks compute one after another
+- ``programs``: outputs, losses and gradients of several networks in one pass, and whether they are what the networks
+  compute one after another
 """
 
-from esper_core.fused.programs import HostTensors, Pass, Program
+from esper_core.fused.programs import HostTensors, Pass, Program, why_different
 from esper_core.fused.rows import NotFusedError, refuse
 from esper_core.fused.signatures import signature_of
-from esper_core.fused.trials import why_different
 
 __all__ = ["HostTensors", "NotFusedError", "Pass", "Program", "refuse", "signature_of", "why_different"]

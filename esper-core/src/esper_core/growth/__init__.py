@@ -14,7 +14,6 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     optimizers        builds optimizers; which of them owns and steps which parameter
     optimizer_steps   Adam steps, optimizer state, gradient statistics
     incubation        train a seed before it acts: shadow, branch
-    gains             what paired losses show of a seed's gain, and bounds on the gain that lasts
     gates             whether a seed's gain pays for its price; they judge, and ``garden`` acts
     transitions       which actions are legal; all-or-nothing changes
     rebuilding        build a grown network again from its journal; ``esper_grow.network_files`` reads the files

@@ -9,14 +9,14 @@ from .dry_runs import (
 from .examples import (
     Example as Example,
 )
-from .gains import (
+from .garden import Garden as Garden, Transition as Transition
+from .gates import (
     NUMBERS as NUMBERS,
+    Gates as Gates,
     compare_losses as compare_losses,
     paired as paired,
     read_gain as read_gain,
 )
-from .garden import Garden as Garden, Transition as Transition
-from .gates import Gates as Gates
 from .grafting import (
     graft as graft,
     plain_class as plain_class,

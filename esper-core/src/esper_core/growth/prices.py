@@ -1,17 +1,20 @@
 """What seeds have to gain: their share of the network, in the unit of gains.
 
-``leyline.prices`` has the formula. The size of a network is its operations; where torch cannot count them, or the
-settings say so, its parameters; and where most of the host is frozen, as under adapters, the parameters that train,
-beside a budget of them.
+    price = rate · (log2(size with the seed / size without it) + 0.10) · whole
+
+so that the prices of several seeds add up to rate · (doublings of the network + 0.10 · seeds) · whole. Rewards charge
+the same. The size of a network is its operations; where torch cannot count them, or the settings say so, its
+parameters; and where most of the host is frozen, as under adapters, the parameters that train, beside a budget of them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from esper_core.growth.slots import host_parameters
+from esper_core.leyline.constants import SEED_IN_DOUBLINGS
 from esper_core.leyline.lifecycle import BLENDED, Stage
-from esper_core.leyline.prices import cost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,9 +65,9 @@ class Prices:
         self._settings = growth.price
         self._metric = metric if growth.evidence == "metric" else None
         total, trained = _parameters(model)
-        self.counts_operations = host_operations is not None and follow_operations(model, growth)
-        if self.counts_operations:
-            self._base = host_operations
+        self.counts_operations = False
+        if host_operations is not None and follow_operations(model, growth):
+            self.counts_operations, self._base = True, host_operations
         elif trained < FROZEN * total:
             self._base = growth.price.budget or growth.parameters or max(1, round(BUDGET * total))
         else:
@@ -87,7 +90,8 @@ class Prices:
             whole = abs(loss - settings.floor)
         else:
             whole = 1.0 if self._metric.is_share else abs(metric - settings.floor)
-        return settings.doubling * cost(size, (self._base or 0) + others) * whole
+        before = max(1, self._base + others)  # a host may have no operations that torch counts
+        return settings.doubling * (math.log2(1 + size / before) + SEED_IN_DOUBLINGS) * whole
 
 
 class SeedPrices:

@@ -8,7 +8,6 @@ What is here:
     events: the records that a run publishes.
     files: opens files of runs from untrusted sources.
     lifecycle: the transition tables of slots and seeds.
-    prices: what growth has to bring, in proportion to what it adds.
     protocols: what components implement, and what hooks receive.
     signals: what is measured in a step and observed by a policy, and what gates and governor conclude.
     specs: what plugins declare about their components.

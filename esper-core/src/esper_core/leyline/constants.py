@@ -135,3 +135,9 @@ PREPARATION_SECONDS: Final = 3600.0
 
 EXIT_SECONDS: Final = 10.0
 """Seconds for which the command ``esper`` waits at its end for threads that components left."""
+
+PRICE_OF_DOUBLING: Final = 0.01
+"""Default price of a doubling of a network: one point of accuracy, or one hundredth of the loss."""
+
+SEED_IN_DOUBLINGS: Final = 0.10
+"""What each seed costs beside its size; otherwise the smallest would pay everywhere."""

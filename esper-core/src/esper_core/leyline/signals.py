@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.lifecycle import SlotState, Stage
-from esper_core.leyline.prices import doublings
 from esper_core.leyline.specs import SlotDescription
 
 if TYPE_CHECKING:
@@ -302,8 +301,8 @@ class Signals:
     def doublings(self) -> float:
         """How often the host has doubled in operations; in parameters, if operations are unknown."""
         if self.flops is None or self.host_flops is None:
-            return doublings(self.parameters, self.host_parameters)
-        return doublings(self.flops, self.host_flops)
+            return math.log2(self.parameters / self.host_parameters)
+        return math.log2(self.flops / self.host_flops)
 
     @property
     def finite(self) -> bool:

@@ -8,6 +8,7 @@ run depend neither on how many environments there are nor on where they are comp
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import torch
 
 from esper_core.fused import HostTensors, NotFusedError, Program, refuse, signature_of, why_different
-from esper_core.growth import Draws, OptimizerKeeper
+from esper_core.growth import Draws, OptimizerKeeper, describe_error
 from esper_core.leyline.errors import plural
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks, sent
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from esper_core.trainer.measurements import Evaluation
 
     Batch: TypeAlias = tuple[Tensor, Tensor]
+
+log = logging.getLogger("esper")
 
 TRIAL_EXAMPLES: Final = 64
 """Training examples on which both ways are compared, once for each signature."""
@@ -114,9 +117,10 @@ class Groups:
             evaluations = self._evaluations(unit, split)
             if changes := restore_defaults():
                 refuse(changes)
-        except Exception:
+        except Exception as error:
             restore_defaults()
             if len(unit) == 1:
+                tell_of_fallback(unit[0], error)
                 return [unit[0].evaluate(split)]
             return [self.evaluate([environment], split)[0] for environment in unit]
         return [
@@ -187,10 +191,11 @@ def train_hosts(
         passed = program.train(networks, inputs_EN, targets_EN, unit[0].recipe.task.losses)
         if changes := restore_defaults():
             refuse(changes)
-    except Exception:
+    except Exception as error:
         restore_defaults()
         if len(unit) == 1:
             # By itself the network says what is wrong, and no tensor of it was changed yet.
+            tell_of_fallback(unit[0], error)
             return [unit[0].network.train_host(unit[0].forward.losses(*parts[0]))]
         # One of them is at fault; the others keep the bits that they have in any group.
         members = zip(unit, networks, parts, strict=True)
@@ -200,6 +205,12 @@ def train_hosts(
     passed.hand_out(networks)
     OptimizerKeeper.step_hosts([environment.keeper for environment in unit])
     return passed.losses.unbind()
+
+
+def tell_of_fallback(environment: Environment, error: Exception) -> None:
+    """Log that a network was run by itself for one pass, which takes longer and gives other last digits."""
+    what = f"arm {environment.arm}, RNG seed {environment.seed}"
+    log.warning("a pass as one program failed (%s), and the network was run by itself: %s", what, describe_error(error))
 
 
 def obstacle_in(recipe: Recipe) -> str | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.errors import GrowthError, Problem, RunFolderError
 from esper_core.leyline.files import limit_of, read_bytes
 from esper_core.leyline.protocols import State
 from esper_run.runs.directory import report_os_errors, sync_folder, write_atomically, write_synced
@@ -150,3 +150,12 @@ def tensor_bytes() -> int:
 
 def _checksum(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+
+
+def read_part(path: Path, most: int | None, hint: str) -> bytes:
+    """Return the content of a file of a saved network or of adapters; GrowthError (E332) with the hint otherwise."""
+    try:
+        return read_bytes(path, most, follow=True)  # a model hub's cache keeps links to its files
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror or error}"
+        raise GrowthError(Problem("E332", message, hint=hint)) from error

@@ -20,7 +20,7 @@ USEFUL = ("early", "blueprints/conv_light")
 """The host sees each position separately; it lacks neighbours, which no block in the late slot can provide. A pointwise
 block in the early slot gains less, and learns faster."""
 
-SHORT = ("environments=1", "episode={steps: 20, batches: 26}", "policy.settings={preview: 4, speed: 2, first: 0.25}")
+SHORT = ("environments=1", "episode={steps: 30, batches: 26}", "policy.settings={preview: 4, speed: 2, first: 0.25}")
 """Too short to distinguish useful blocks, but long enough to distinguish a convolution from useless ones."""
 
 

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 RECORDS: Final = Path(__file__).parent / "decisions.jsonl"
 STATIC_SEEDS: Final = range(7100, 7110)
+GROWN_SEED: Final = 7200
+FIRST: Final = 4
+"""Growing runs of each place before the static ones."""
 POINTS: Final = 100.0
 NEEDED, LOOKS, WRONG = 5.0, 4.5, 0.5
 
@@ -98,14 +101,23 @@ PLACES: Final = (
 
 
 def missing(records: Sequence[dict[str, Any]]) -> Iterator[tuple[Place, int, bool]]:
-    """Yield the trainings without a record: place, RNG seed, and whether it grows. Static ones come first."""
+    """Yield the trainings without a record: place, RNG seed, and whether it grows. A few of each place come first."""
     done = {(record["place"], record["seed"]) for record in records}
-    for place in PLACES:
-        if not place.reversed and place.steps == 40:
-            yield from ((place, seed, False) for seed in STATIC_SEEDS if (str(place), seed) not in done)
-    for number in range(max(place.runs for place in PLACES)):
-        seed = 7200 + number
-        yield from ((place, seed, True) for place in PLACES if number < place.runs and (str(place), seed) not in done)
+    grown = [
+        (place, GROWN_SEED + number, True)
+        for number in range(max(place.runs for place in PLACES))
+        for place in PLACES
+        if number < place.runs
+    ]
+    static = [
+        (place, seed, False)
+        for seed in STATIC_SEEDS
+        for place in PLACES
+        if not place.reversed and place.steps == CELLS[place.cell].steps
+    ]
+    first = FIRST * len(PLACES)
+    order = [*grown[:first], *static, *grown[first:]]
+    yield from ((place, seed, grows) for place, seed, grows in order if (str(place), seed) not in done)
 
 
 def train_static(place: Place, seed: int) -> dict[str, Any]:

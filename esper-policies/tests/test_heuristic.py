@@ -371,3 +371,16 @@ def test_an_uncertain_gain_does_not_pay():
     noise = Gain(100, 0.01, 0.1, 0.0, -1.0, 1.0)
     assert forecast().net(tried(gain=noise)) < 0
     assert forecast(caution=0.0).net(tried(gain=noise)) > 0
+
+
+def test_a_single_bad_look_drops_no_seed_whose_gains_pay_on_average_even_when_previews_are_spent():
+    """Gains move by more than their errors: the mean of the latest looks decides, and the best seed goes on."""
+
+    def look(step, better, worse):
+        return seen(step, slot("early", seed("a/conv", mean=better, age=step), seed("a/mlp", mean=worse, age=step)))
+
+    looks = [look(step, 0.1, 0.014) for step in range(1, 8)]
+    pruned = decided(*looks, look(8, -0.005, 0.014), refused=[Op.ADVANCE])
+    assert pruned == Action(Op.PRUNE, "early", "a/mlp")
+    alone = seen(9, slot("early", seed("a/conv", mean=0.005, age=9)))
+    assert decided(*looks, look(8, -0.005, 0.014), alone, refused=[Op.ADVANCE]) == WAIT

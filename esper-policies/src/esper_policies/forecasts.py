@@ -57,6 +57,11 @@ class Forecast:
         """Return the upper bound, like ``net``."""
         return self._beyond_price(seed, self.settings.caution)
 
+    def expected(self, seed: SeedSignals) -> float:
+        """Return the gain beyond the price as forecast, without caution; −∞ if it is unknown."""
+        net = self._beyond_price(seed, 0.0)
+        return -math.inf if net is None else net
+
     def gain(self, seed: SeedSignals) -> float:
         """Return the mean gain of the latest step; −∞ if it is unknown."""
         return -math.inf if seed.gain is None or not seed.gain.finite else seed.gain.mean

@@ -7,16 +7,18 @@ Every slot gets a chance: one candidate of each slot germinates first, then the 
 host. The gain of a young seed still rises: on a branch, that of ``conv_light`` after three steps is between a third and
 a half of its final gain, and after ten steps nearly all of it. The forecast is ``gain · (1 + rise / age)``, three times
 the gain at most, with an interval around it; age is counted in steps of 32 batches, however long a step is. A preview
-goes on while the interval contains the price, up to twice its length, and longer for seeds that seem to pay; once all
-previews of a network have taken their share of its training, only these go on. The forecast only selects which seeds
-are worth a trial; a seed is kept for its measured gain.
+goes on while the interval contains the price, up to twice its length, and longer for seeds that seem to pay, by the
+lower bound of the mean of their latest looks; once all previews of a network have taken their share of its training,
+only these go on, and the best one of the others if it pays on average. The forecast only selects which seeds are worth
+a trial; a seed is kept for its measured gain.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ConfigDict, TypeAdapter
@@ -87,8 +89,9 @@ class Scene:
 
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
         """Return the lower bound of a seed's gain beyond its price: as measured, else as forecast, else −∞."""
-        measured = self.forecast.net(seed)
-        margin = self.life(slot, seed).promise if measured is None else measured
+        life = self.life(slot, seed)
+        margin = life.promise if seed.stage in INCUBATING else self.forecast.net(seed)
+        margin = life.promise if margin is None else margin
         return -math.inf if margin is None else margin
 
     def may_pay(self, slot: SlotSignals, seed: SeedSignals) -> float:
@@ -235,7 +238,13 @@ def _is_hopeless(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
         return True
     seems_to_pay = scene.pays(slot, seed) > 0
     extended = 2 * scene.settings.preview if not seems_to_pay else scene.settings.preview + scene.settings.patience
-    return _age(seed) >= extended or (scene.is_spent and not seems_to_pay)
+    return _age(seed) >= extended or (scene.is_spent and not seems_to_pay and not _leads(scene, slot, seed))
+
+
+def _leads(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
+    """Return whether a seed pays on average over its latest looks, and better than all others beside it."""
+    outlook = scene.life(slot, seed).outlook
+    return outlook > 0 and all(outlook >= scene.life(place, other).outlook for place, other in scene.previewed)
 
 
 def _held(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> int:
@@ -263,13 +272,15 @@ STEPS_AFTER_RAMP: Final = FIRST_LOOK
 class Life:
     """The record of a seed: its stage, the step since which it has it, and its forecasts while it incubated.
 
-    promise: the last lower bound beyond its price; None if nothing has been measured so far. hopes: the latest upper
-    bounds.
+    gains: the latest means, as many as decide. promise: the lower bound of their mean beyond its price; None if nothing
+    has been measured so far. outlook: the same without caution. hopes: the latest upper bounds.
     """
 
     stage: Stage
     since: int
+    gains: list[float] = field(default_factory=list)
     promise: float | None = None
+    outlook: float = -math.inf
     hopes: list[float] = field(default_factory=list)
 
 
@@ -327,8 +338,11 @@ class Memory:
             life.stage, life.since, life.hopes = seed.stage, step, []
         if (hope := forecast.hope(seed)) is not None:
             life.hopes = [*life.hopes, hope][-forecast.looks :]
-        if seed.stage in INCUBATING and (promise := forecast.net(seed)) is not None:
-            life.promise = promise
+        if seed.stage in INCUBATING and seed.gain is not None:
+            # Of several looks: a single one moves by more than its error, and would drop a seed on one bad step.
+            life.gains = [*life.gains, seed.gain.mean][-forecast.looks :]
+            lasting = replace(seed, gain=replace(seed.gain, mean=fmean(life.gains)))
+            life.promise, life.outlook = forecast.net(lasting), forecast.expected(lasting)
 
     def _forget_gone(self, slot: SlotSignals, *, outdone: bool) -> None:
         """Forget seeds that are gone: fossilised, dropped for a better one, or failed.

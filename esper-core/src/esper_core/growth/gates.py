@@ -195,7 +195,7 @@ class Gate:
 
     It decides at looks 3, 5, 8, 13 and so on, and what it decided holds until the next of them. Each decision spends
     the same share of ``alpha``, even if nothing was measured, because when a gate decides must not depend on the data.
-    A decision rests on the last two thirds of the looks: a seed's first gains are neither full nor lasting.
+    A decision rests on the last half of the looks: a seed's first gains are neither full nor lasting.
 
     Attributes:
         looks: How often it may look: the steps of an episode.
@@ -234,7 +234,7 @@ class Gate:
         return self.decided
 
     def _decide(self, gain: Gain, price: float, alpha: float) -> Opinion:
-        recent = max(min(GATE_DECISIONS), math.ceil(2 * len(self.means) / 3))
+        recent = max(min(GATE_DECISIONS), math.ceil(len(self.means) / 2))
         evidence = lasting_evidence(gain, self.means[-recent:], self.correlations[-recent:], alpha, self.steps)
         finding = Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN
         return Opinion(finding, evidence=evidence, price=price)

@@ -59,9 +59,24 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
     assert "host:" not in named.err
 
 
+@pytest.mark.members
+def test_adapters_are_placed_and_the_plan_is_written_and_printed_for_peft(esper, file: str) -> None:
+    arguments = ["--adapters", "3", "--rank", "1", "--steps", "30", "--quiet", "--plan", "plan.json"]
+    answer = esper("probe", file, *arguments)
+    assert answer.status == 0
+    assert answer.out.splitlines()[0] == "Sequential: lora(rank=1) at 1 place"
+    plan = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    assert [place["slot"] for place in plan["places"]] == ["3"]
+    answer = esper("probe", file, *arguments, "--to", "peft")
+    assert (answer.status, answer.out.splitlines()[:1]) in [(0, ["LoraConfig("]), (1, [])]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
+        (["{file}", "--to", "peft"], 2, "--to is for adapters"),
+        (["{file}", "--adapters", "mlp", "--slots", "0"], 2, "leave out --slots and --blueprints"),
+        (["{file}", "--adapters", "q_proj"], 2, "E313"),
         (["{file}", "--budget", "soon"], 2, "E354 the budget is not a duration"),
         (["nothing.py"], 2, "E355 there is no such file\n  nothing.py"),
         (["."], 2, "E355 this is a folder"),

@@ -12,7 +12,10 @@ from .network_files import (
     save as save,
 )
 from .probes import (
+    AdapterPlan as AdapterPlan,
+    place_adapters as place_adapters,
     probe as probe,
+    read_plan as read_plan,
 )
 
 __version__: str

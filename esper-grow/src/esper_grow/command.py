@@ -32,8 +32,18 @@ NAMES: Final = ("model", "loss", "train", "validation")
     "--price", type=click.FloatRange(min=0.0), help="Gain in nats that each parameter has to bring; default: relative."
 )
 @click.option(
-    "--steps", type=click.IntRange(min=9), default=450, show_default=True, help="Training steps of the longest trials."
+    "--steps", type=click.IntRange(min=9), help="Training steps of the longest trials [450], or of adapters [100]."
 )
+@click.option(
+    "--adapters",
+    multiple=True,
+    metavar="LAYERS",
+    help="Place adapters: all-linear, attention, mlp, or the end of a layer's name; repeatable.",
+)
+@click.option("--rank", type=click.IntRange(min=1), default=4, show_default=True, help="Rank of adapters.")
+@click.option("--parameters", type=click.IntRange(min=1), help="Most trainable parameters of the adapters together.")
+@click.option("--plan", type=click.Path(path_type=Path, dir_okay=False), help="Also write the plan of adapters here.")
+@click.option("--to", "form", type=click.Choice(["peft"]), help="Print the plan of adapters as PEFT's LoraConfig.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="RNG seed.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page to this file.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
@@ -44,12 +54,10 @@ def probe(
     slots: tuple[str, ...],
     blueprints: tuple[str, ...],
     price: float | None,
-    steps: int,
+    steps: int | None,
     seed: int,
     page: Path | None,
-    *,
-    quiet: bool,
-    as_json: bool,
+    **options: Any,
 ) -> None:
     """Try which blueprints would help a model, where, by how much, and at what price.
 
@@ -57,6 +65,7 @@ def probe(
     esper probe my_model.py
     esper probe my_model.py:net,per_example,loader,held_out --budget 5min
     esper probe my_model.py --slots "blocks.*" --blueprints "conv_*"
+    esper probe my_model.py --adapters all-linear --parameters 15000 --to peft
 
     FILE defines the arguments of esper_grow.probe: model, loss, train and validation, or what NAMES calls them,
     separated by commas; a fifth name is the optimizer.
@@ -64,27 +73,68 @@ def probe(
     from esper_grow.probes.budget import seconds_of
 
     seconds = seconds_of(budget)
+    refuse_unused(options, slots, blueprints)
     if page is not None:
         refuse_page(page)
     arguments = read_file(*split_names(file))
+    model, loss, train, validation, *more = arguments
+    common: dict[str, Any] = {"budget": seconds, "price": price, "seed": seed}
+    common["optimizer"] = more[0] if more else None
+    common["on_progress"] = None if options["quiet"] else _tell
+    if steps is not None:
+        common["steps"] = steps
 
-    from esper_grow.probes import probe as try_out
+    from esper_grow.probes import place_adapters, probe as try_out
 
+    result: Any
     with redirect_stdout(sys.stderr):
-        result = try_out(
-            *arguments[:4],
-            optimizer=arguments[4] if len(arguments) > len(NAMES) else None,
-            slots=list(slots) or "auto",
-            blueprints=list(blueprints) or "auto",
-            budget=seconds,
-            price=price,
-            steps=steps,
-            seed=seed,
-            on_progress=None if quiet else lambda text: print_line(printable(text), stream=sys.stderr),
-        )
-    print_json(result.to_dict()) if as_json else print_line(str(result))
+        if options["adapters"]:
+            where = _where(options["adapters"])
+            sizes: dict[str, Any] = {"rank": options["rank"], "parameters": options["parameters"]}
+            result = place_adapters(model, loss, train, validation, where=where, **sizes, **common)
+        else:
+            chosen: dict[str, Any] = {"slots": list(slots) or "auto", "blueprints": list(blueprints) or "auto"}
+            result = try_out(model, loss, train, validation, **chosen, **common)
+    if (plan := options["plan"]) is not None:
+        result.save(plan)
+    if options["form"] == "peft":
+        print_line(lora_config(result.to_peft()))
+    else:
+        print_json(result.to_dict()) if options["as_json"] else print_line(str(result))
     if page is not None:
-        write_page(result.to_dict(), page)
+        write_page(result.to_dict(), page, "plan-page" if options["adapters"] else "probe-page")
+
+
+def _tell(text: str) -> None:
+    print_line(printable(text), stream=sys.stderr)
+
+
+def _where(names: tuple[str, ...]) -> str | list[str]:
+    """Return where adapters are tried: one of the words that mean many layers, or names."""
+    return names[0] if len(names) == 1 else list(names)
+
+
+def refuse_unused(options: dict[str, Any], slots: tuple[str, ...], blueprints: tuple[str, ...]) -> None:
+    """Raise UsageError for options that a probe of this kind does not have."""
+    if options["adapters"] and (slots or blueprints):
+        msg = "--adapters names the layers itself: leave out --slots and --blueprints"
+        raise click.UsageError(msg)
+    of_adapters = [name for name in ("parameters", "plan", "form") if options[name] is not None]
+    if of_adapters and not options["adapters"]:
+        msg = f"--{of_adapters[0].replace('form', 'to')} is for adapters: add  --adapters all-linear"
+        raise click.UsageError(msg)
+
+
+def lora_config(arguments: dict[str, Any]) -> str:
+    """Return the arguments of PEFT's LoraConfig as Python, one in each line.
+
+    >>> print(lora_config({"r": 2, "target_modules": ["a.b"]}))
+    LoraConfig(
+        r=2,
+        target_modules=['a.b'],
+    )
+    """
+    return "\n".join(["LoraConfig(", *(f"    {name}={value!r}," for name, value in arguments.items()), ")"])
 
 
 def split_names(argument: str) -> tuple[Path, Sequence[str]]:
@@ -189,12 +239,12 @@ def refuse_page(page: Path) -> None:
         raise ConfigError(Problem("E356", message, hint="Give a file in a folder that exists."))
 
 
-def write_page(result: dict[str, Any], page: Path) -> None:
-    """Write the page of a probe; ConfigError (E356) if that fails."""
+def write_page(result: dict[str, Any], page: Path, kind: str) -> None:
+    """Write the page of a probe or a plan; ConfigError (E356) if that fails."""
     from esper_core.plugins import html_of
 
     try:
-        page.write_text(html_of("probe-page", result) or "", encoding="utf-8")
+        page.write_text(html_of(kind, result) or "", encoding="utf-8")
     except OSError as error:
         message = f"cannot write {page}: {error.strerror or error}"
         raise ConfigError(Problem("E356", message, hint="Give a file that can be written to.")) from error

@@ -11,6 +11,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     sections, headline  what a section is made from, and the one that says what a run found
     notebook            what a run shows in a notebook
     probe_view          what a probe shows in a notebook, and its page
+    plan_view           the same of a plan of adapters: the layers, coloured by what an adapter brings there
     progress            the live display of ``esper run``, a sink
     terminal            ``esper watch``: a run in another terminal
     comparison          ``esper compare``: several runs, paired and tested

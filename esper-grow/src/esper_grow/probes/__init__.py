@@ -8,6 +8,8 @@ budget       durations, the time that is left, and how long trials can be
 candidates   blueprints in slots, what their trials showed, and how they rank
 trainings    copies of the model with their optimizers
 results      the result: rows, table and JSON
+placement    ``place_adapters``: where adapters go, by training them at all places together
+plans        ``AdapterPlan``: what it returns, as a table, a file, slots of a Gardener, and settings of PEFT
 """
 
 import lazy_loader

@@ -126,7 +126,7 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data for JSON. Numbers that are not finite become None."""
-        return {"format": PROBE_FORMAT, **_finite(asdict(self))}
+        return {"format": PROBE_FORMAT, **finite(asdict(self))}
 
     def __repr__(self) -> str:
         best, summary = self.best, ""
@@ -148,9 +148,9 @@ class ProbeResult:
             yield from _table(self.rows)
             yield ""
         for failure in self.failed:
-            yield from _wrapped(f"{failure.blueprint} in {failure.slot} failed: the seed {failure.what}")
+            yield from wrapped(f"{failure.blueprint} in {failure.slot} failed: the seed {failure.what}")
         for text in (self.reason, *self.remarks):
-            yield from _wrapped(text)
+            yield from wrapped(text)
 
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
@@ -186,18 +186,19 @@ def _cut(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
-def _wrapped(text: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
+    """Return a text in lines of ``WIDTH`` characters at most."""
     from textwrap import wrap
 
     return wrap(text, WIDTH, break_on_hyphens=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return plain data with None in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {key: _finite(nested) for key, nested in value.items()}
+        return {key: finite(nested) for key, nested in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(nested) for nested in value]
+        return [finite(nested) for nested in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,7 +1,8 @@
 """Trainings of a probe: copies of a model with its optimizer, alone or with a seed in one slot.
 
-A probe works on copies alone. One copy of the host is trained first; from its state the host goes on without a seed,
-and with each candidate, one after the other, so that no more than two copies live beside the model.
+A probe works on copies alone, which share what is frozen with the model. One copy of the host is trained first; from
+its state the host goes on without a seed, and with each candidate, one after the other, so that no more than two copies
+live beside the model.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from esper_grow.gardener.validation import each_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from esper_core.growth import RunningAverage, Variety
     from esper_grow.gardener.validation import Loss, Validation
@@ -57,12 +59,20 @@ class Training:
 
         It is evaluated with a running average of its weights over so many batches; 0: with those of its last step.
         """
-        memo: dict[int, Any] = {}
+        memo = frozen_of(self.model)
         model = deepcopy(self.model, memo)
         stream = RandomStream(seed, Host(model).device)
         optimizer = copy_optimizer(self.optimizer, memo)
         average = Host(model).running_average(half_life) if half_life else None
         return replace(self, model=model, optimizer=optimizer, stream=stream, seconds=[], average=average)
+
+    def average_over(self, half_life: float) -> None:
+        """Begin to average the weights anew, over so many batches."""
+        self.average = Host(self.model).running_average(half_life)
+
+    def judged(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights by which it is evaluated."""
+        return nullcontext() if self.average is None else self.average.applied()
 
     def plant(self, slot: str, variety: Variety, seed: int, batch: Any) -> int:
         """Let a newborn seed act in a slot and train with the host; return how many parameters it adds.
@@ -98,13 +108,14 @@ class Training:
 
     def evaluate(self, validation: Validation, *, again: bool = True) -> Tensor:
         """Return the loss of each validation example; with ``again`` they must be those of the evaluation before."""
-        with nullcontext() if self.average is None else self.average.applied():
+        with self.judged():
             return validation.evaluate(self.model, nullcontext, trial=again)
 
     def release(self) -> None:
         """Free the memory of the copy. Its modules refer to each other, and Python may keep them for a while."""
         self.optimizer.state.clear()
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        for tensor in (*trained, *self.model.buffers()):
             tensor.grad = None
             tensor.data = tensor.new_empty(0)
 
@@ -112,6 +123,11 @@ class Training:
     def seconds_of_step(self) -> float:
         """The duration of a step when nothing else slows it down: what one in ten steps does not exceed."""
         return sorted(self.seconds)[len(self.seconds) // 10] if self.seconds else 0.0
+
+
+def frozen_of(model: nn.Module) -> dict[int, Any]:
+    """Return a memo of ``deepcopy`` by which copies share the frozen parameters, which no training changes."""
+    return {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
 
 
 def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
@@ -164,7 +180,7 @@ def new_training(
         raise GrowthError(
             Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
         )
-    memo: dict[int, Any] = {}
+    memo = frozen_of(model)
     try:
         copy = deepcopy(getattr(model, "_orig_mod", model), memo)
     except Exception as error:
@@ -177,9 +193,9 @@ def new_training(
         raise GrowthError(Problem("E350", message, hint=hint))
     if not copy.training:
         copy.train()
-    for parameter in copy.parameters():
-        parameter.grad = None
     trained = [parameter for parameter in copy.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.grad = None
     copied = copy_optimizer(optimizer, memo) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
     owner, *_ = optimizers_of(copied, trained)
     stream = RandomStream(RandomStream.derive_seed(seed, "host"), Host(copy).device)
@@ -187,10 +203,9 @@ def new_training(
 
 
 def _shared(model: nn.Module, copy: nn.Module) -> str | None:
-    """Return the name of a tensor of the copy that has its memory in common with the model; None if there is none."""
-    addresses = {
-        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()
-    }
+    """Return the name of a tensor that is not frozen and shared by the copy and the model; None if there is none."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in (*trained, *model.buffers()) if tensor.numel()}
     tensors = (*copy.named_parameters(), *copy.named_buffers())
     return next((name for name, own_copy in tensors if own_copy.untyped_storage().data_ptr() in addresses), None)
 

@@ -1,0 +1,397 @@
+"""Placement: where adapters go in a model, measured by training them at all places together.
+
+    plan = place_adapters(model, loss, train, validation, where="all-linear", rank=4, parameters=15_000)
+
+A copy of the model trains with an adapter at every place, and a second one without any: the difference is what all of
+them bring. Then each place gets a gate, a factor on what its adapter puts out, for each example on its own. The
+gradient of an example's loss by its gates says what every adapter brings to first order, at all places for the price of
+one backward pass. With all gates at 0 that is what each would bring alone. The best is taken into the plan, its gate
+opened, and what the others bring beside it is measured again, until nothing pays or the parameters are used up: so of
+two places that do the same only one is taken.
+
+Where all gates are 0 the loss is higher than that of the model that trained without adapters, since the rest of the
+copy, such as a head, has learned to rely on them. So gains are scaled by what all adapters bring in truth.
+
+Everything is judged by averaged weights, because those of a single step order places by noise, and where few adapters
+act, because that is what a small plan is made of: leaving one out of a set in which all act says less of it.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from esper_blueprints.lora import Lora
+from esper_core.growth import Example, Host, compare_losses, graft
+from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.errors import GrowthError, Problem, plural
+from esper_core.plugins import load_plugins
+from esper_core.settings import GrowthConfig
+from esper_grow.adaptation import ALL, adapters
+from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, add_seed_group
+from esper_grow.gardener.checks import refuse_unknown_options
+from esper_grow.gardener.choices import blueprints_of
+from esper_grow.gardener.traces import without_trace
+from esper_grow.gardener.validation import Validation, counted_example, each_loss, same_order
+from esper_grow.probes.budget import BudgetClock, seconds_of
+from esper_grow.probes.data import TrainingBatches
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan
+from esper_grow.probes.trainings import guarded, new_training
+from esper_run.config import section_of
+from esper_run.formats import format_number, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
+
+    from torch import nn
+
+    from esper_core.growth import Prices, Seed
+    from esper_grow.gardener.validation import Loss
+    from esper_grow.probes.trainings import Training
+
+STEPS: Final = 100
+"""Training steps of the set, and of the model without it."""
+
+FEWEST_STEPS: Final = 30
+"""Fewer steps than these order places by their first gradients, which mislead."""
+
+TRAINING_SHARE: Final = 0.5
+"""Share of the budget that the set may train; the model without it takes about half of that."""
+
+EXAMPLES: Final = 300
+"""Validation examples that are looked at."""
+
+MOST_PLACED: Final = 24
+"""Adapters in a plan; each costs a look at all places."""
+
+
+class PlacementOptions(TypedDict, total=False):
+    """Further options of ``place_adapters``.
+
+    Attributes:
+        budget: How long it may take: "5min", or a number of seconds. Default: 30min.
+        alpha, rslora, dropout: Of LoRA, as of ``adapters``.
+        blueprint: What is placed instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
+        adapter_lr: Learning rate of the adapters; None: that of the optimizer.
+        clip_norm: The norm to which gradients are clipped; None: they are not.
+        examples: Validation examples that are looked at. Default: 300.
+        price: Gain in nats that each parameter has to bring; None: relative, as the price of gates (``growth.price``).
+        seed: RNG seed.
+        on_progress: Called with a line of text for each part.
+    """
+
+    budget: str | float | timedelta
+    alpha: float | None
+    rslora: bool
+    dropout: float
+    blueprint: str | None
+    adapter_lr: float | None
+    clip_norm: float | None
+    examples: int
+    price: float | None
+    seed: int
+    on_progress: Callable[[str], object] | None
+
+
+def place_adapters(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Tensor],
+    train: Iterable[Any],
+    validation: Iterable[Any],
+    *,
+    where: str | Sequence[str] = ALL,
+    rank: int = 4,
+    parameters: int | None = None,
+    steps: int = STEPS,
+    optimizer: torch.optim.Optimizer | Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    **options: Unpack[PlacementOptions],
+) -> AdapterPlan:
+    """Measure beside which layers adapters help, and return a plan of the few that do. The model is not changed.
+
+    Args:
+        model: The network, usually frozen but for a head; it has no slots.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example.
+        train: Batches for training, iterated repeatedly.
+        validation: Held-out batches, with 100 examples at least.
+        where: The places, as ``adapters`` takes them.
+        rank: Of LoRA at each place.
+        parameters: How many trainable parameters the plan may have; None: as many as pay.
+        steps: Training steps; fewer if the budget is short. Half of those of a fine-tuning are a good start.
+        optimizer: As for ``probe``. Default: AdamW at a rate of 1e-3.
+        options: As ``PlacementOptions`` describes them.
+
+    Raises:
+        GraftError: The model has slots, or no layer is meant by ``where``.
+        GrowthError: Model, loss, optimizer or data cannot be used, or the blueprint is no adapter.
+        ConfigError: The budget is not a duration, or there is no such blueprint.
+        TypeError: There is no such option.
+    """
+    refuse_unknown_options(place_adapters, options, PlacementOptions)
+    clock, seed = BudgetClock(seconds_of(options.get("budget", "30min"))), options.get("seed", 0)
+    names = ("alpha", "rslora", "dropout", "blueprint")
+    form: Any = {name: options[name] for name in names if name in options}  # type: ignore[literal-required]
+    places = adapters(model, where, rank=rank, **form)
+    chosen = partial(torch.optim.AdamW, lr=1e-3) if optimizer is None else optimizer
+    price = options.get("price")
+    growth = section_of(GrowthConfig, {} if price is None else {"price": price}, "place_adapters")
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        training = new_training(model, chosen, guarded(loss), options.get("clip_norm"), seed, clock.now)
+        batches = TrainingBatches(train, seed, Host(training.model).device)
+        with without_trace(training.model), batches.generators.kept():
+            with torch.no_grad():
+                example, by_example, _ = counted_example(training.model, batches.first(), training.loss)
+            graft(training.model, places["slots"], example=example)
+            held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
+            placement = Placement(training, batches, held_out, by_example, places["blueprints"][0], clock)
+            placement.prices = Host(training.model).prices(growth, None)
+            placement.limit, placement.seed = parameters, seed
+            placement.adapter_lr, placement.report = options.get("adapter_lr"), options.get("on_progress")
+            return placement.run(steps)
+
+
+def _held_out(validation: Iterable[Any], loss: Loss, most: int, seed: int) -> list[Any]:
+    """Return the first validation batches, with ``most`` examples or a few more."""
+    Validation(validation, loss, seed)  # refuses data that cannot be iterated
+    batches: list[Any] = []
+    with same_order(validation):
+        for batch in islice(validation, most):
+            batches.append(batch)
+            if len(batches) * _rows(batches[0]) >= most:
+                break
+    return batches
+
+
+def _rows(batch: Any) -> int:
+    return max(1, Example.of(batch).size)
+
+
+@dataclass(slots=True)
+class Placement:
+    """One placement at work.
+
+    Attributes:
+        training: A copy of the model, with slots and nothing in them.
+        held_out: Validation batches.
+        loss: Returns one loss for each example.
+        blueprint: What is placed in each slot.
+    """
+
+    training: Training
+    batches: TrainingBatches
+    held_out: list[Any]
+    loss: Loss
+    blueprint: str
+    clock: BudgetClock
+    prices: Prices = field(init=False)
+    limit: int | None = field(default=None, init=False)
+    seed: int = field(default=0, init=False)
+    adapter_lr: float | None = field(default=None, init=False)
+    report: Callable[[str], object] | None = field(default=None, init=False)
+    seeds: dict[str, Seed] = field(default_factory=dict, init=False)
+    """The adapter of each place, in the copy in which all act."""
+    rows: list[int] = field(default_factory=list, init=False)
+    """The losses of each validation batch."""
+    scale: float = field(default=1.0, init=False)
+    """What all adapters bring, as a share of what the copy relies on."""
+
+    def run(self, steps: int) -> AdapterPlan:
+        """Return the plan."""
+        validation = Validation(self.held_out, self.loss, self.seed)
+        together = self.training.copy(self.seed, 1.0)
+        self._plant(together)
+        steps = self._train(together, steps)
+        alone = self.training.copy(self.seed, _half_life(steps))
+        if any(parameter.requires_grad for parameter in alone.model.parameters()):
+            self._train(alone, steps, limited=False)
+        host = alone.evaluate(validation, again=False)
+        if len(host) < MIN_EXAMPLES_FOR_EVIDENCE:
+            message = f"the validation data has {plural(len(host), 'example')}, too few to judge by"
+            hint = f"Hold out {MIN_EXAMPLES_FOR_EVIDENCE} at least, and return one loss for each."
+            raise GrowthError(Problem("E353", message, hint=hint))
+        full = together.evaluate(validation)
+        together.model.requires_grad_(requires_grad=False)
+        with together.judged():
+            with self._gates(dict.fromkeys(self.seeds, 0.0)):
+                silent = validation.evaluate(together.model, ExitStack, trial=True)
+            brought, relied_on = float((host - full).mean()), float((silent - full).mean())
+            self.scale = min(1.0, max(0.0, brought) / relied_on) if relied_on > 0.0 else 0.0
+            places = self._select(together.model, float(host.mean()))
+            kept = {place.slot for place in places if place.order is not None}
+            with self._gates({slot: float(slot in kept) for slot in self.seeds}):
+                planned = validation.evaluate(together.model, ExitStack, trial=True)
+        return self._plan(places, (host, full, planned), steps)
+
+    def _plant(self, training: Training) -> None:
+        """Put an adapter into every slot of a copy, as seeds that act."""
+        model = training.model
+        varieties = blueprints_of(self.blueprint, Host(model), load_plugins())
+        if not all(variety.spec.adapts for several in varieties.values() for variety in several):
+            message = f"{self.blueprint} is no adapter: it replaces what a layer returns"
+            raise GrowthError(Problem("E357", message, hint="Place lora, ia3 or bottleneck_adapter."))
+        group = add_seed_group(training.optimizer, self.adapter_lr, None, ExitStack())
+        keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm, group)
+        for slot, (variety, *_) in varieties.items():
+            seed = self.seeds[slot] = Host(model).plant(slot, variety, self.seed)
+            keeper.adopt(seed)
+            keeper.settle(seed, freeze=False)
+
+    def _train(self, training: Training, steps: int, *, limited: bool = True) -> int:
+        """Train a copy for so many steps, or fewer if the budget is short; return how many."""
+        stream = self.batches.stream("trial")
+        began, what = self.clock.used, "with adapters at all places" if limited else "without adapters"
+        for step in range(1, steps + 1):
+            training.step(next(stream))
+            if step == FEWEST_STEPS // 10 and limited:
+                affordable = TRAINING_SHARE * self.clock.budget * step / max(self.clock.used - began, 1e-9)
+                steps = max(FEWEST_STEPS // 10, min(steps, int(affordable)))
+                training.average_over(_half_life(steps))
+            if step >= steps:
+                break
+            if step % max(1, steps // 4) == 0:
+                self._tell(f"{what}: {step} of {plural(steps, 'step')}")
+        return step
+
+    def _tell(self, text: str) -> None:
+        if self.report is not None:
+            self.report(text)
+
+    # --- what each place brings
+
+    @contextmanager
+    def _gates(self, values: Mapping[str, float | Tensor]) -> Iterator[None]:
+        """Multiply what each adapter puts out by its gate in the ``with`` block: a number, or one for each example."""
+
+        def multiply(slot: str, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
+            gate = values[slot]
+            if isinstance(gate, Tensor):
+                gate = gate.view(-1, *[1] * (outputs.ndim - 1)).to(outputs.dtype)
+            return outputs * gate
+
+        with ExitStack() as hooks:
+            for slot in values:
+                hook = partial(multiply, slot)
+                hooks.callback(self.seeds[slot].block.register_forward_hook(hook).remove)
+            yield
+
+    def _gains(self, model: nn.Module, acting: Sequence[str]) -> dict[str, Tensor]:
+        """Return for each place, and each example, what its adapter brings beside those that act, to first order."""
+        host = Host(model)
+        gains: dict[str, list[Tensor]] = {slot: [] for slot in self.seeds}
+        with host.evaluating():
+            if not self.rows:
+                with torch.no_grad():
+                    self.rows = [len(each_loss(self.loss(model, batch))) for batch in self.held_out]
+            for batch, rows in zip(self.held_out, self.rows, strict=True):
+                gates = {
+                    slot: torch.full((rows,), float(slot in acting), device=host.device, requires_grad=True)
+                    for slot in self.seeds
+                }
+                with self._gates(gates):
+                    losses = each_loss(self.loss(model, batch))
+                gradients = torch.autograd.grad(losses.sum(), list(gates.values()))
+                for slot, gradient in zip(gates, gradients, strict=True):
+                    gains[slot].append(-self.scale * gradient.detach().float().cpu())
+        return {slot: torch.cat(parts) for slot, parts in gains.items()}
+
+    def _select(self, model: nn.Module, loss: float) -> list[AdapterPlace]:
+        """Return all places: those of the plan first, in order, then the others by what they bring alone."""
+        sizes = {slot: seed.parameter_count for slot, seed in self.seeds.items()}
+        quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
+        planned: dict[str, AdapterPlace] = {}
+        first: dict[str, AdapterPlace] = {}
+        while len(planned) < min(MOST_PLACED, len(self.seeds)):
+            used = sum(sizes[slot] for slot in planned)
+            gains = self._gains(model, list(planned))
+            figures = {slot: _mean_and_error(gain) for slot, gain in gains.items()}
+            for slot, (mean, error) in figures.items() if not first else ():
+                block = self.seeds[slot].block
+                rank = block.rank if isinstance(block, Lora) else None
+                first[slot] = AdapterPlace(slot, rank, sizes[slot], mean, error)
+            best: tuple[float, AdapterPlace] | None = None
+            for slot, (mean, error) in figures.items():
+                price, lower = self.prices.price(sizes[slot], sizes[slot], used, loss), mean - quantile * error
+                fits = self.limit is None or used + sizes[slot] <= self.limit
+                if slot not in planned and fits and lower > price and (best is None or mean - price > best[0]):
+                    place, order = first[slot], len(planned) + 1
+                    numbers = (place.slot, place.rank, place.parameters, place.alone, place.error)
+                    best = mean - price, AdapterPlace(*numbers, order, mean, lower, price)
+            if best is None:
+                break
+            planned[best[1].slot] = best[1]
+            self._tell(f"{best[1].order}. {best[1].slot}: {format_number(best[1].beside or 0.0, signed=True)} nats")
+        others = [place for slot, place in first.items() if slot not in planned]
+        return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]
+
+    def _plan(self, places: list[AdapterPlace], losses: tuple[Tensor, Tensor, Tensor], steps: int) -> AdapterPlan:
+        host, full, planned = losses
+        evidence = compare_losses(host, full, GATE_ALPHA)
+        price = self.prices.price(*2 * (sum(place.parameters for place in places),), 0, float(host.mean()))
+        chosen = [place for place in places if place.order is not None]
+        gain, error = format_number(evidence.mean, signed=True), format_number(evidence.standard_error)
+        remarks = list(self._remarks(steps))
+        if steps < FEWEST_STEPS:
+            verdict, needs = "undecided", self.clock.used * FEWEST_STEPS / steps
+            reason = f"Undecided: {plural(steps, 'step')} are too few. It needs about {format_seconds(needs)}."
+        elif not chosen or evidence.lower <= min(price, 0.0) or evidence.mean <= 0.0:
+            verdict, chosen = "nothing pays", []
+            reason = f"Nothing pays: adapters at all places bring {gain} ± {error} nats together."
+        else:
+            share = (host.mean() - planned.mean()) / (host.mean() - full.mean())
+            verdict = "pays"
+            reason = (
+                f"{plural(len(chosen), 'adapter')} with {sum(place.parameters for place in chosen):,} parameters: of "
+                f"the {gain} ± {error} nats that all places bring, these bring {100 * float(share):.0f} % without "
+                "being trained for themselves."
+            )
+        if not chosen:
+            places = [AdapterPlace(p.slot, p.rank, p.parameters, p.alone, p.error) for p in places]
+        return AdapterPlan(
+            verdict=verdict,  # type: ignore[arg-type]
+            reason=reason,
+            places=tuple(places),
+            layers=tuple(self.seeds),
+            blueprint=self.blueprint,
+            peft=self._peft(),
+            model=type(self.training.model).__name__,
+            parameters=sum(place.parameters for place in chosen),
+            limit=self.limit,
+            host_loss=float(host.mean()),
+            all_loss=float(full.mean()),
+            plan_loss=float(planned.mean()),
+            steps=steps,
+            examples=len(host),
+            seconds=self.clock.used,
+            remarks=tuple(remarks),
+        )
+
+    def _peft(self) -> dict[str, Any] | None:
+        """Return the settings of PEFT's LoRA that all places have in common; None if they are no LoRA."""
+        blocks = [seed.block for seed in self.seeds.values()]
+        lora = blocks[0]
+        if not isinstance(lora, Lora):
+            return None
+        dropout = 0.0 if lora.dropout is None else lora.dropout.p
+        return {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
+
+    def _remarks(self, steps: int) -> Iterator[str]:
+        if FEWEST_STEPS <= steps < STEPS // 2:
+            yield f"The budget was enough for {plural(steps, 'step')}; more of them order places better."
+        yield "Gains of single places are first-order estimates after one joint training; they rank what to place."
+
+
+def _half_life(steps: int) -> float:
+    """Return the half-life of averages: short where there are few steps, after which the weights still move."""
+    return min(GrowthConfig().average, steps / 8)
+
+
+def _mean_and_error(gains: Tensor) -> tuple[float, float]:
+    return float(gains.mean()), float(gains.std()) / math.sqrt(len(gains))

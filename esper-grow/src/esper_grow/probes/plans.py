@@ -1,0 +1,216 @@
+"""Plans: where adapters go in a model, of which rank, and what each place was measured to bring.
+
+plan = place_adapters(model, loss, train, validation, parameters=15_000)
+plan.save("plan.json")
+Gardener(model, optimizer, **read_plan("plan.json").slots_and_blueprints(), …)
+peft.get_peft_model(model, peft.LoraConfig(**plan.to_peft()))
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from esper_core.leyline.errors import GrowthError, Problem, one_line, plural
+from esper_core.plugins import html_of
+from esper_grow.probes.results import finite, wrapped
+from esper_run.formats import decimals_of, format_number
+from esper_run.runs.checkpoint_files import read_part
+from esper_run.runs.directory import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLAN_FORMAT: Final = 1
+"""Version of what ``AdapterPlan.save`` writes."""
+
+SHOWN: Final = 12
+"""Places that are not in the plan, of which a table shows the best."""
+
+_LAYOUT: Final = "AdapterPlan.save, or  esper probe FILE --adapters all-linear --plan FILE,  writes such a file."
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlace:
+    """One place for an adapter. Gains are in nats of validation loss for each example.
+
+    Attributes:
+        slot: The layer, by its name in the model.
+        rank: Of the LoRA that was tried there; None: another adapter.
+        parameters: How many it has.
+        alone: What its adapter brings where no other acts, at first order.
+        error: The standard error of ``alone``, over validation examples.
+        order: Its number in the plan, from 1; None: it is not in it.
+        beside: What it brings beside those before it in the plan, at first order; None: it is not in it.
+        at_least: What ``beside`` exceeds with a probability of 95 %, for all places together.
+        price: What ``beside`` has to exceed.
+    """
+
+    slot: str
+    rank: int | None
+    parameters: int
+    alone: float
+    error: float
+    order: int | None = None
+    beside: float | None = None
+    at_least: float | None = None
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AdapterPlan:
+    """Where adapters go. ``print`` shows a table.
+
+    Attributes:
+        verdict: "pays": some places do. "nothing pays": training all of them together gained nothing. "undecided".
+        reason: One sentence on the verdict.
+        places: All that were tried: those of the plan in their order, then the others by what they bring alone.
+        layers: Their layers in the order of the model.
+        blueprint: What was tried at each.
+        peft: The settings of PEFT's LoRA that all places have in common; None: the adapter is no LoRA.
+        model: The class of the model.
+        parameters: How many trainable parameters the plan has.
+        limit: How many it may have; None: no limit.
+        host_loss: Validation loss of the model trained without adapters for ``steps``.
+        all_loss: With adapters at all places, trained together for as long.
+        plan_loss: Of these, with those of the plan alone acting.
+        steps: Training steps of both.
+        examples: How many validation examples were looked at.
+        seconds: How long it took.
+        remarks: What else to know.
+    """
+
+    verdict: Literal["pays", "nothing pays", "undecided"]
+    reason: str
+    places: tuple[AdapterPlace, ...]
+    layers: tuple[str, ...]
+    blueprint: str
+    peft: dict[str, Any] | None
+    model: str
+    parameters: int
+    limit: int | None
+    host_loss: float
+    all_loss: float
+    plan_loss: float
+    steps: int
+    examples: int
+    seconds: float
+    remarks: tuple[str, ...] = ()
+    format: int = PLAN_FORMAT
+
+    @property
+    def slots(self) -> list[str]:
+        """The layers of the plan, the best first."""
+        return [place.slot for place in self.places if place.order is not None]
+
+    def slots_and_blueprints(self) -> dict[str, Any]:
+        """Return the arguments with which a ``Gardener`` grows what is planned.
+
+        Raises:
+            GrowthError: Nothing is planned (E357).
+        """
+        self._refuse_empty()
+        return {"slots": self.slots, "blueprints": [self.blueprint]}
+
+    def to_peft(self) -> dict[str, Any]:
+        """Return the arguments of a ``peft.LoraConfig`` that adapts the layers of the plan alone.
+
+        Raises:
+            GrowthError: Nothing is planned (E357), or PEFT has no such adapter (E337).
+        """
+        self._refuse_empty()
+        if self.peft is None:
+            message = f"PEFT has no LoRA that computes what {self.blueprint} does"
+            raise GrowthError(Problem("E337", message, hint="Place LoRA, or grow the adapters with a Gardener."))
+        # In a PeftModel, layers have other names than PEFT gives them.
+        layers = [slot.removeprefix("base_model.model.").removesuffix(".base_layer") for slot in self.slots]
+        return {**self.peft, "target_modules": layers, "rank_pattern": {}, "alpha_pattern": {}}
+
+    def save(self, file: str | Path) -> None:
+        """Write the plan as JSON; RunFolderError if that fails."""
+        write_json(Path(file), self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data for JSON. Numbers that are not finite become None."""
+        data: dict[str, Any] = finite(asdict(self))
+        return data
+
+    def _refuse_empty(self) -> None:
+        if not self.slots:
+            hint = "Place more ranks or longer: rank=…, steps=…; or name slots yourself with adapters(model, …)."
+            raise GrowthError(Problem("E357", f"the plan has no adapters: {self.reason}", hint=hint))
+
+    def __repr__(self) -> str:
+        planned = ", ".join(self.slots) or self.verdict
+        return f"<{one_line(f'AdapterPlan of {self.model}: {planned}')}>"
+
+    def __str__(self) -> str:
+        """Return the table, in lines of 80 characters at most, and the verdict."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.model}: {self.blueprint} at {plural(len(self.places), 'place')}"
+        losses = (("without", self.host_loss), ("at all places", self.all_loss), ("as planned", self.plan_loss))
+        shown = ", ".join(f"{name} {format_number(loss)}" for name, loss in losses)
+        yield from wrapped(f"Validation loss after {plural(self.steps, 'step')}: {shown}.")
+        yield ""
+        planned = [place for place in self.places if place.order is not None]
+        others = [place for place in self.places if place.order is None]
+        yield from _table([*planned, *others[: max(0, SHOWN - len(planned))]])
+        if (more := len(self.places) - max(SHOWN, len(planned))) > 0:
+            yield f"and {plural(more, 'more place')}"
+        yield ""
+        for text in (self.reason, *self.remarks):
+            yield from wrapped(text)
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows; None if no installed package draws it."""
+        return html_of("plan", self.to_dict())
+
+
+def _table(places: list[AdapterPlace]) -> Iterator[str]:
+    head = ("layer", "params", "alone ± error", "in the plan", "at least", "price")
+    lines = [head]
+    for place in places:
+        decimals = decimals_of(place.error)
+        numbers = (place.beside, place.at_least, place.price)
+        beside, least, price = ("" if number is None else format_number(number, decimals=4) for number in numbers)
+        alone = f"{format_number(place.alone, decimals=decimals)} ± {format_number(place.error, decimals=decimals)}"
+        name = place.slot if place.order is None else f"{place.order}. {place.slot}"
+        lines.append((name, f"{place.parameters:,}", alone, beside, least, price))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    widths[0] = min(widths[0], 80 - sum(widths[1:]) - 2 * (len(head) - 1))
+    for line in lines:
+        name = line[0] if len(line[0]) <= widths[0] else f"…{line[0][-(widths[0] - 1) :]}"
+        cells = [f"{text:>{width}}" for text, width in zip(line[1:], widths[1:], strict=True)]
+        yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
+
+
+def read_plan(file: str | Path) -> AdapterPlan:
+    """Return the plan in a file. Reading it runs no code.
+
+    Raises:
+        GrowthError: There is no such file, or it is not a plan (E332).
+    """
+    path = Path(file)
+    try:
+        data = json.loads(read_part(path, None, _LAYOUT))
+        data = {key: math.nan if value is None and key.endswith("_loss") else value for key, value in data.items()}
+        plan = _reader().validate_python(data)
+    except (ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
+        raise GrowthError(Problem("E332", f"{path} is not a plan of adapters", hint=f"{error}\n{_LAYOUT}")) from error
+    if plan.format != PLAN_FORMAT:
+        message = f"{path} is a plan of version {plan.format}, and version {PLAN_FORMAT} is read"
+        raise GrowthError(Problem("E332", message, hint="Make the plan anew."))
+    return plan
+
+
+@cache
+def _reader() -> TypeAdapter[AdapterPlan]:
+    return TypeAdapter(AdapterPlan)

@@ -1,0 +1,133 @@
+"""Where adapters go: what a plan names, what it costs, and what it refuses."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from esper_core import EsperError
+from esper_grow import Gardener, place_adapters, read_plan
+from tests.support.core_worlds import per_example
+
+HELPFUL = "layers.2"
+PLACES = ["layers.0", "layers.1", "layers.2"]
+
+
+class Residual(nn.Module):
+    """Three layers of which each adds to what it gets, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            inputs = inputs + torch.tanh(layer(inputs))
+        return self.head(inputs)
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[nn.Module, list[Any], list[Any]]:
+    """A frozen network, and data of the same network with a change of rank 1 in one layer."""
+    torch.manual_seed(0)
+    model = Residual().requires_grad_(requires_grad=False)
+    with torch.no_grad():
+        model.head.weight.mul_(5)
+        other, inputs = copy.deepcopy(model), torch.randn(900, 8)
+        other.get_submodule(HELPFUL).weight.add_(2 * torch.outer(torch.randn(8), torch.randn(8)))
+        targets = other(inputs).argmax(1)
+    batches = list(zip(inputs.split(50), targets.split(50), strict=True))
+    return model, batches[:12], batches[12:]
+
+
+def placed(world: Any, **options: Any) -> Any:
+    model, train, validation = world
+    chosen = {"rank": 1, "steps": 120, "optimizer": partial(AdamW, lr=2e-2), **options}
+    return place_adapters(model, per_example, train, validation, **chosen)
+
+
+@pytest.fixture(scope="module")
+def plan(world: Any) -> Any:
+    return placed(world, parameters=20)
+
+
+def test_the_layer_that_lacks_something_comes_first_and_the_model_stays_as_it_is(world, plan) -> None:
+    before = {name: tensor.clone() for name, tensor in world[0].state_dict().items()}
+    assert replace(placed(world, parameters=20), seconds=plan.seconds) == plan, "the same again"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in world[0].state_dict().items())
+    assert (plan.verdict, plan.slots, plan.parameters) == ("pays", [HELPFUL], 16)
+    assert sorted(place.slot for place in plan.places) == PLACES
+    assert plan.all_loss < plan.plan_loss < plan.host_loss
+
+
+def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(world, plan, tmp_path: Path) -> None:
+    assert max(map(len, str(plan).splitlines())) <= 80
+    assert f"1. {HELPFUL}" in str(plan)
+    plan.save(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == plan
+    config = plan.to_peft()
+    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (1, 1.0, [HELPFUL])
+    model = copy.deepcopy(world[0])
+    arguments = plan.slots_and_blueprints()
+    with Gardener(model, partial(AdamW, lr=1e-2), loss=per_example, validation=world[2], **arguments) as gardener:
+        assert list(gardener.model.state_dict()) == list(world[0].state_dict())
+
+
+def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:
+    model, train, validation = world
+    with torch.no_grad():
+        answers = [[(inputs, model(inputs).argmax(1)) for inputs, _ in batches] for batches in (train, validation)]
+    nothing = placed((model, *answers), optimizer=partial(AdamW, lr=1e-4))
+    assert (nothing.verdict, nothing.slots) == ("nothing pays", [])
+    with pytest.raises(EsperError, match=r"E357.*Nothing pays"):
+        nothing.to_peft()
+
+
+def test_too_small_a_budget_ranks_and_says_how_long_it_takes(world) -> None:
+    short = placed(world, budget=1e-6)
+    assert (short.verdict, short.steps, len(short.places)) == ("undecided", 3, 3)
+    assert "It needs about" in short.reason
+
+
+def test_prices_and_limits_leave_places_out(world) -> None:
+    assert placed(world, price=1.0).slots == []
+    assert placed(world, parameters=15).slots == []
+    assert len(placed(world, parameters=32).slots) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"blueprint": "gated_mlp"}, "E357"),
+        ({"where": "q_proj"}, "E313"),
+        ({"examples": 50}, "E353"),
+        ({"budget": "soon"}, "E354"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(options: Any, code: str, world) -> None:
+    with pytest.raises(EsperError, match=code):
+        placed(world, **options)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2}', '{"places": [[1]]}'])
+def test_a_file_that_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text, encoding="utf-8")
+    with pytest.raises(EsperError, match="E332"):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_what_is_frozen_is_shared_and_never_copied(world, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[bool] = []
+    plain = nn.Parameter.__deepcopy__
+    monkeypatch.setattr(
+        nn.Parameter, "__deepcopy__", lambda tensor, memo: copied.append(tensor.requires_grad) or plain(tensor, memo)
+    )
+    placed(world, steps=3)
+    assert all(copied), "only what trains has copies"

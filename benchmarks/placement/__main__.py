@@ -1,0 +1,163 @@
+"""Train what is missing, or summarise the records: ``python -m benchmarks.placement --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import defaultdict
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from time import process_time
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from benchmarks.placement.arms import adapted, choose, train
+from benchmarks.placement.encoder import loss, world_of
+from esper_run.runs.statistics import mean_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.placement.encoder import Batch
+
+RECORDS: Final = Path(__file__).parent / "records.jsonl"
+SEEDS: Final = range(10)
+ALONE_SEEDS: Final = range(5)
+ALONE: Final = 5_760
+SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "esper")
+KINDS: Final = ("attention.self.query", "attention.self.value", "intermediate.dense", "output.dense")
+ALONE_PLACES: Final = [f"base.encoder.layer.{layer}.{kind}" for kind in KINDS for layer in (0, 2, 3, 5)]
+
+Record = dict[str, Any]
+Job = tuple[int, str, int]
+"""RNG seed, arm, and budget."""
+
+
+def jobs() -> Iterator[Job]:
+    """Yield all trainings, those of a seed together."""
+    for seed in SEEDS:
+        yield seed, "head", 0
+        yield seed, "all", 70_000
+        yield from ((seed, "esper", budget) for budget in (15_000, 6_000))
+        yield from ((seed, arm, 6_000) for arm in SMALL if arm != "esper")
+        if seed in ALONE_SEEDS:
+            yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
+        yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
+        yield from ((seed, arm, 70_000) for arm in SMALL)
+
+
+def train_job(job: Job) -> Record:
+    """Return the record of one training."""
+    seed, arm, budget = job
+    world = world_of(seed)
+    began = process_time()
+    ranks, more = choose(arm, world, budget, seed)
+    chosen = process_time()
+    torch.manual_seed(seed)
+    network = adapted(world.model, ranks)
+    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    train(network, world)
+    seconds = {"choosing": round(chosen - began, 1), "training": round(process_time() - chosen, 1)}
+    test, right = _evaluated(network, world.test)
+    validation, _ = _evaluated(network, world.validation)
+    record = {"seed": seed, "arm": arm, "budget": budget, "ranks": ranks, "parameters": trained}
+    versions = {name: version(name) for name in ("torch", "transformers", "peft")}
+    figures = {"test_loss": round(test, 5), "test_accuracy": round(right, 4), "validation_loss": round(validation, 5)}
+    return {**record, **figures, "seconds": seconds, **more, "device": "cpu", "versions": versions}
+
+
+def _evaluated(network: nn.Module, batches: Sequence[Batch]) -> tuple[float, float]:
+    network.eval()
+    with torch.no_grad():
+        losses = torch.cat([loss(network, batch) for batch in batches])
+        right = torch.cat([(network(tokens, mask).argmax(1) == targets).float() for tokens, mask, targets in batches])
+    return float(losses.mean()), float(right.mean())
+
+
+def read() -> list[Record]:
+    """Return all records."""
+    return [json.loads(line) for line in RECORDS.read_text(encoding="utf-8").splitlines()] if RECORDS.exists() else []
+
+
+def summarise(records: Sequence[Record]) -> Iterator[str]:
+    """Yield the lines of the summary."""
+    by_arm: dict[tuple[str, int], dict[int, Record]] = defaultdict(dict)
+    for record in records:
+        by_arm[record["arm"], record["budget"]][record["seed"]] = record
+    reference = by_arm["all", 70_000]
+    yield "arm           budget parameters test loss accuracy   less than all (95 %)           n"
+    for arm, budget in sorted(by_arm, key=lambda place: place[::-1]):
+        by_seed = by_arm[arm, budget]
+        if arm.startswith("alone:") or not by_seed:
+            continue
+        losses = [record["test_loss"] for record in by_seed.values()]
+        size = fmean(record["parameters"] for record in by_seed.values())
+        accuracy = 100 * fmean(record["test_accuracy"] for record in by_seed.values())
+        shown = _difference(reference, by_seed)
+        yield f"{arm:12} {budget:7,} {size:10,.0f} {fmean(losses):9.4f} {accuracy:7.1f} %  {shown:30} {len(losses)}"
+    small, random_arm = by_arm["esper", 6_000], by_arm["random", 6_000]
+    yield f"esper against random, 6,000 parameters: {_difference(random_arm, small)}"
+    small = by_arm["esper", 15_000]
+    within = [small[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in small if seed in reference]
+    yield f"esper with 15,000 within 0.01 nats of all with 70,000: {sum(within)} of {len(within)}"
+    yield from _ranking(by_arm)
+
+
+def _difference(reference: dict[int, Record], other: dict[int, Record]) -> str:
+    """Return by how much the loss of an arm is lower than that of the reference, paired over seeds."""
+    differences = [reference[seed]["test_loss"] - other[seed]["test_loss"] for seed in other if seed in reference]
+    if len(differences) < 2:
+        return "too few seeds"
+    interval = mean_interval(differences)
+    return f"{interval.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f})"
+
+
+def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]]) -> Iterator[str]:
+    """Yield how what plans say of places agrees with their losses when trained alone."""
+    alone = {arm.removeprefix("alone:"): of_place for (arm, _), of_place in by_arm.items() if arm.startswith("alone:")}
+    common = sorted(set.intersection(*(set(of_place) for of_place in alone.values()))) if alone else []
+    plans = [record["gains"] for record in by_arm["esper", 15_000].values() if "gains" in record]
+    if not common or not plans:
+        return
+    truth = {place: -fmean(of_place[seed]["test_loss"] for seed in common) for place, of_place in alone.items()}
+    ranked = [_spearman([plan[place] for place in truth], list(truth.values())) for plan in plans]
+    yield f"places alone: {len(truth)}, on {len(common)} seeds"
+    yield f"Spearman of a plan with them: mean {fmean(ranked):.2f}, {min(ranked):.2f} to {max(ranked):.2f}, n {len(ranked)}"
+    if len(common) > 1:
+        halves = [
+            [-fmean(of_place[seed]["test_loss"] for seed in common[half::2]) for of_place in alone.values()]
+            for half in (0, 1)
+        ]
+        between = _spearman(*halves)
+        yield f"reliability by halves, corrected for length: {2 * between / (1 + between):.2f}"
+
+
+def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
+    ranks = [torch.tensor(values).argsort().argsort().double() for values in (left, right)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1]) if len(left) > 1 else math.nan
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, or summarise."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
+    parser.add_argument("--train", action="store_true", help="Train what has no record: about ten core-hours.")
+    if parser.parse_args(arguments).train:
+        torch.set_num_threads(1)
+        done = {(record["seed"], record["arm"], record["budget"]) for record in read()}
+        for job in jobs():
+            if job not in done:
+                record = train_job(job)
+                with RECORDS.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+                sys.stderr.write(f"{job}: {record['test_loss']:.4f}, {record['parameters']:,} parameters\n")
+    print("\n".join(summarise(read())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Arms: which layers each adapts, and at which rank, under a budget of parameters."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from benchmarks.placement.encoder import loss
+from esper_grow import place_adapters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.placement.encoder import Classifier, World
+
+RATE: Final = 3e-3
+STEPS: Final = 187
+LOOKED_AT: Final = 4
+"""Batches from which ``plop`` takes its norms."""
+
+Ranks = dict[str, int]
+"""The rank of each adapted layer."""
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the linear layers of the encoder by name."""
+    modules = model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, nn.Linear) and ".layer." in name}
+
+
+def cost_of(layer: nn.Linear) -> int:
+    """Return the parameters of an adapter of rank 1."""
+    return layer.in_features + layer.out_features
+
+
+def evenly(model: nn.Module, places: Sequence[str], budget: int) -> Ranks:
+    """Return the largest equal rank for these places within a budget, 1 at least."""
+    layers = layers_of(model)
+    return dict.fromkeys(places, max(1, round(budget / sum(cost_of(layers[place]) for place in places))))
+
+
+def adapted(model: Classifier, ranks: Ranks) -> nn.Module:
+    """Return the model with PEFT's LoRA at these places."""
+    if not ranks:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    first = next(iter(ranks.values()))
+    pattern = {place: rank for place, rank in ranks.items() if rank != first}
+    alphas = {place: 2 * rank for place, rank in pattern.items()}
+    config = LoraConfig(
+        r=first, lora_alpha=2 * first, target_modules=list(ranks), rank_pattern=pattern, alpha_pattern=alphas
+    )
+    wrapped: Any = get_peft_model(model, config)
+    model.head.requires_grad_(requires_grad=True)
+    network: nn.Module = wrapped.base_model.model
+    return network
+
+
+def train(network: nn.Module, world: World, steps: int = STEPS) -> None:
+    """Train what requires gradients."""
+    optimizer = AdamW([parameter for parameter in network.parameters() if parameter.requires_grad], RATE)
+    network.train()
+    for batch in world.train[:steps]:
+        optimizer.zero_grad()
+        loss(network, batch).mean().backward()
+        optimizer.step()
+
+
+# --- places
+
+
+def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[str, Any]]:
+    """Return the ranks of an arm, and what else is recorded of the choice."""
+    names = list(layers_of(world.model))
+    if arm.startswith("alone:"):
+        return evenly(world.model, [arm.removeprefix("alone:")], budget), {}
+    by_rule: dict[str, Callable[[str], bool]] = {
+        "query-value": lambda name: name.endswith(("query", "value")),
+        "mlp": lambda name: "attention" not in name and "dense" in name,
+        "all": lambda _: True,
+        "head": lambda _: False,
+    }
+    if arm in by_rule:
+        places = [name for name in names if by_rule[arm](name)]
+        return (evenly(world.model, places, budget) if places else {}), {}
+    if arm == "esper":
+        return _measured(world, budget, seed)
+    if arm == "plop":
+        return evenly(world.model, _by_feature_norms(world), budget), {}
+    ordered = random.Random(seed).sample(names, len(names)) if arm == "random" else _by_outputs(world)
+    return _filled(world.model, ordered, budget), {}
+
+
+def _filled(model: nn.Module, ordered: Sequence[str], budget: int, rank: int = 2) -> Ranks:
+    """Return the places in this order, at one rank, as far as they fit."""
+    layers, ranks, used = layers_of(model), {}, 0
+    for place in ordered:
+        size = rank * cost_of(layers[place])
+        if used + size <= budget:
+            ranks[place], used = rank, used + size
+    return ranks
+
+
+def _measured(world: World, budget: int, seed: int) -> tuple[Ranks, dict[str, Any]]:
+    plan = place_adapters(
+        world.model,
+        loss,
+        world.train,
+        world.validation,
+        rank=2,
+        alpha=4,
+        steps=STEPS // 2,
+        parameters=budget,
+        optimizer=partial(AdamW, lr=RATE),
+        seed=seed,
+    )
+    gains = {place.slot: round(place.alone, 6) for place in plan.places}
+    return dict.fromkeys(plan.slots, 2), {"gains": gains, "verdict": plan.verdict}
+
+
+def _by_feature_norms(world: World) -> list[str]:
+    """Return the layers of the two kinds with the lowest normalised feature norms (PLoP, Hayou et al., 2025).
+
+    Of a layer it is ‖W·x‖ / ‖W·z‖, where z is Gaussian noise of the norm of the layer's input x: low where a layer
+    does not yet answer its inputs more strongly than noise.
+    """
+    ratios: dict[str, list[float]] = defaultdict(list)
+
+    def look(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], _outputs: Tensor) -> None:
+        (features,) = inputs
+        noise = torch.randn_like(features)
+        noise *= features.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True)
+        weight: Any = layer.weight
+        ratios[name].append(float((features @ weight.T).norm(dim=-1).mean() / (noise @ weight.T).norm(dim=-1).mean()))
+
+    hooks = [layer.register_forward_hook(partial(look, name)) for name, layer in layers_of(world.model).items()]
+    with torch.no_grad():
+        for tokens, mask, _ in world.train[:LOOKED_AT]:
+            world.model(tokens, mask)
+    for hook in hooks:
+        hook.remove()
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name in ratios:
+        kinds[name.split(".layer.")[1].partition(".")[2]].append(name)
+    norms = {kind: fmean(fmean(ratios[name]) for name in members) for kind, members in kinds.items()}
+    return [name for kind in sorted(norms, key=norms.__getitem__)[:2] for name in kinds[kind]]
+
+
+def _by_outputs(world: World) -> list[str]:
+    """Return the layers by the squared norm of what their adapters put out (LoRA-drop, Zhou et al., 2025).
+
+    They are measured after a third of an epoch with adapters at all layers, over the batches of that.
+    """
+    from benchmarks.placement.encoder import world_of
+
+    copied = world_of(0)  # of the same base; the seed's own head and data come from ``world``
+    copied.model.load_state_dict(world.model.state_dict())
+    network = adapted(copied.model, dict.fromkeys(layers_of(copied.model), 2))
+    train(network, world, STEPS // 3)
+    squares: dict[str, float] = defaultdict(float)
+
+    def look(name: str, _module: nn.Module, _inputs: Any, outputs: Tensor) -> None:
+        squares[name] += float(outputs.detach().square().sum())
+
+    suffix = ".lora_B.default"
+    hooks = [
+        module.register_forward_hook(partial(look, name.removesuffix(suffix)))
+        for name, module in network.named_modules()
+        if name.endswith(suffix)
+    ]
+    with torch.no_grad():
+        for tokens, mask, _ in world.train[: STEPS // 3]:
+            network(tokens, mask)
+    for hook in hooks:
+        hook.remove()
+    return sorted(squares, key=squares.__getitem__, reverse=True)

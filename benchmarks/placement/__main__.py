@@ -127,7 +127,8 @@ def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]]) -> Iterator[str]:
     truth = {place: -fmean(of_place[seed]["test_loss"] for seed in common) for place, of_place in alone.items()}
     ranked = [_spearman([plan[place] for place in truth], list(truth.values())) for plan in plans]
     yield f"places alone: {len(truth)}, on {len(common)} seeds"
-    yield f"Spearman of a plan with them: mean {fmean(ranked):.2f}, {min(ranked):.2f} to {max(ranked):.2f}, n {len(ranked)}"
+    extent = f"{min(ranked):.2f} to {max(ranked):.2f}, n {len(ranked)}"
+    yield f"Spearman of a plan with them: mean {fmean(ranked):.2f}, {extent}"
     if len(common) > 1:
         halves = [
             [-fmean(of_place[seed]["test_loss"] for seed in common[half::2]) for of_place in alone.values()]

@@ -464,7 +464,7 @@ def test_an_incubating_seed_continues_to_incubate(load, tmp_path):
     esper.save(model, tmp_path)
     again = load(tmp_path)
     garden = make_garden(again, LOCAL_CONV, batches=10)
-    assert garden.incubating == (0,)
+    assert list(garden.incubating) == [0]
     garden.incubate(0, lambda model: model(EXAMPLE).square().mean())
     assert living(again).schedule.target == 0.5
 

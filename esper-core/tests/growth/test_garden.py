@@ -201,7 +201,7 @@ def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(incubation, trained,
                 with pytest.raises(TypeError):
                     garden.apply(FOSSILISE, 0)
             assert seed.presence is presence
-            assert garden.incubating == ((0,) if incubation == "branch" else ())
+            assert list(garden.incubating) == ([0] if incubation == "branch" else [])
             assert same(numbers(model), before)
         assert garden.apply(FOSSILISE, 0)
         assert same(numbers(model), before) is (incubation == "shadow")
@@ -239,7 +239,7 @@ def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twi
     ]
     lone_seed, crowded_seed = alone.garden.living_seeds()[0], crowded.garden.living_seeds()[0]
     assert same([*lone_seed.parameters()], [*crowded_seed.parameters()])
-    with alone.garden.trial(0), crowded.garden.trial(0):
+    with alone.garden.incubating[0].trial(), crowded.garden.incubating[0].trial():
         assert torch.equal(alone.evaluate("validation"), crowded.evaluate("validation"))
     assert same(numbers(crowded.model), numbers(twin.model))
     assert crowded.keeper.misowned(crowded.model) == []

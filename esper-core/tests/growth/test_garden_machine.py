@@ -321,7 +321,7 @@ class World(LinearWorld):
             [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.stack],
             [(number, id(owner)) for number, owner in self.keeper.seeds.items()],
             [(number, id(owner)) for number, owner in self.keeper.fossils.items()],
-            self.garden.incubating,
+            list(self.garden.incubating),
             list(self.model.state_dict()),
         )
 

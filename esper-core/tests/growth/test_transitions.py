@@ -38,7 +38,7 @@ def test_no_branch_opens_while_another_seed_acts_on_the_host():
     assert garden.mask().blueprints["late"] == ()
     with pytest.raises(LifecycleError, match=r"E301 germinate .*a seed in slot early is blended in"):
         garden.apply(GERMINATE, 0)
-    assert garden.incubating == ()
+    assert not garden.incubating
     garden.remove("done", ["early"])
     garden.apply(GERMINATE, 0)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.BRANCHED]
@@ -109,7 +109,7 @@ class World(LinearWorld):
             list(self.keeper.seeds),
             list(self.keeper.fossils),
             [self._owner(owner, identity) for owner in self.keeper.owners()],
-            self.garden.incubating,
+            list(self.garden.incubating),
             self.garden.born,
             (mask.ops, mask.blueprints),
             torch.get_rng_state().numpy().tobytes(),

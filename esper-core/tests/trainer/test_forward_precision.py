@@ -71,7 +71,7 @@ def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation():
         return evaluate(grown.model, task, split, *outputs).losses
 
     signals = play(pool, range(2), {0: GERMINATE})[-1][0]
-    with grown.garden.trial(0):
+    with grown.garden.incubating[0].trial():
         tried = evaluated(grown.forward.outputs)
     assert signals.slots[0].living.gain.mean == (grown.network.evaluation.losses - tried).double().mean().item()
 

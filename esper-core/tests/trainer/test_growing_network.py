@@ -66,7 +66,7 @@ def test_nothing_can_be_fossilised_after_a_step_with_a_warning():
 def test_a_branch_with_nan_is_dropped_before_it_can_be_kept():
     pool = begin_pool(make_recipe(), incubation="branch")
     play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
-    (branch,) = pool.environments[0].garden._incubations.values()
+    (branch,) = pool.environments[0].garden.incubating.values()
     next(iter(branch._numbers.values())).fill_(math.nan)  # as after a last batch
     pool.evaluate(4)
     pool.synchronise(4)
@@ -122,7 +122,7 @@ def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way):
     seed = live(pool, range(4), {0: SLOWLY})[-1]
     grown = pool.environments[0]
     host = grown.evaluate("validation")[0].item()
-    with grown.garden.trial(0):
+    with grown.garden.incubating[0].trial():
         tried = grown.evaluate("validation")[0].item()
     assert seed.gain.n == 60
     assert seed.gain.mean == pytest.approx(host - tried, abs=1e-5) != 0.0

@@ -119,7 +119,7 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way):
         pool = begin_pool(recipe, incubation=way)
         play(pool, range(steps), {0: GERMINATE})
         grown = pool.environments[0]
-        with grown.garden.trial(0):
+        with grown.garden.incubating[0].trial():
             tried = float(grown.evaluate("validation")[0])
         return tried, float(grown.evaluate("validation")[0])
 
@@ -176,7 +176,7 @@ def test_when_a_seed_is_kept_its_branch_becomes_the_host():
         skipped = ("random", "esper_core")
         return {key: value.clone() for key, value in host_state(grown).items() if not any(s in key for s in skipped)}
 
-    with grown.garden.trial(0):
+    with grown.garden.incubating[0].trial():
         before, tried = numbers(), grown.evaluate("validation")
     assert not torch.equal(grown.evaluate("validation"), tried)
     grown.network.apply(FOSSILISE, 6)
@@ -202,7 +202,7 @@ def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, 
     grown, twin = pool.environments
     assert torch.equal(grown.evaluate("validation"), twin.evaluate("validation"))
     assert list(grown.model.state_dict()) == list(twin.model.state_dict())
-    assert grown.garden.incubating == ()
+    assert not grown.garden.incubating
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from esper_core.growth.garden import Garden
+    from esper_core.growth.seeds import Seed
 
 Place: TypeAlias = tuple[nn.Module, str]
 """Where a tensor is registered. A branch has other tensors in the same places."""
@@ -148,16 +149,12 @@ class Averages:
         left = 0.5 ** (batches / self._half_life) if self._half_life else 0.0
         return min(max(left, LEAST_CORRELATION), MOST_CORRELATION)
 
-    def taker(self, number: int) -> Callable[[], None] | None:
-        """Return what takes in the weights of an incubating seed while they are in the network; None: nothing does."""
-        return None if self._host is None else self._apart[number].update
-
     def judged(self, number: int | None = None) -> AbstractContextManager[None]:
         """Return a context in which the network has its average weights, and an incubating seed, if given, its target.
 
         Where there are no averages it has its own weights.
         """
-        trial = nullcontext() if number is None else self._garden.trial(number)
+        trial = nullcontext() if number is None else self._garden.incubating[number].trial()
         return trial if self._host is None else self._averaged(number, trial, self._host)
 
     @contextmanager
@@ -168,7 +165,7 @@ class Averages:
         if number is None:
             with host.applied():
                 yield
-        elif self._garden.slot_of(number)[1].presence is Presence.BRANCHED:
+        elif self._garden.incubating[number].seed.presence is Presence.BRANCHED:
             with trial, self._apart[number].applied():  # the branch's weights are in their places first
                 yield
         else:
@@ -188,21 +185,19 @@ class Averages:
             average = self._apart.pop(number)
             if any(seed.number == number for slot in self._garden.slots.values() for seed in slot.stack):
                 self._host.adopt(average)  # it was kept with its branch, or acts on the host now
-        for number in incubating:
+        for number, incubation in incubating.items():
             if number not in self._apart:
-                average = RunningAverage(self._half_life, partial(self._places_apart, number))
-                if self._garden.slot_of(number)[1].presence is Presence.BRANCHED:
+                average = RunningAverage(self._half_life, partial(self._places_apart, incubation.seed))
+                if incubation.seed.presence is Presence.BRANCHED:
                     # Otherwise the branch would be judged by fewer batches, and so by more noise, than the host.
                     average.adopt(self._host, copy=True)
-                self._apart[number] = average
+                self._apart[number], incubation.after_step = average, average.update
 
     def _places_of_host(self) -> list[Place]:
-        incubating = self._garden.incubating
-        apart = (seed for seed in self._garden.living_seeds() if seed.number in incubating)
+        apart = [incubation.seed for incubation in self._garden.incubating.values()]
         return places_that_train(self._garden.model, apart)
 
-    def _places_apart(self, number: int) -> list[Place]:
-        _, seed = self._garden.slot_of(number)
+    def _places_apart(self, seed: Seed) -> list[Place]:
         if seed.presence is not Presence.BRANCHED:
             return places_that_train(seed)
         nursery = (other for place in self._garden.slots.values() for other in place.nursery)

@@ -34,7 +34,6 @@ from esper_core.settings import GrowthConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
 
@@ -85,7 +84,8 @@ class Garden:
         gates: what seeds must gain before they pass. None: gates by ``settings``.
         deterministic: the model and all blueprints are known to draw no random numbers.
 
-    ``born`` counts the seeds that were born here; it is the number of the next one.
+    ``born`` counts the seeds that were born here; it is the number of the next one. ``incubating`` holds, by number,
+    how each living seed is trained that trains apart from the host's own step.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Garden:
         self._rules = Rules(self.slots, by_slot, self._settings, faults or FaultBook(), self.gates)
         self._deterministic = deterministic
         self.born = 0
-        self._incubations: dict[int, Incubation] = {}
+        self.incubating: dict[int, Incubation] = {}
         self._born_here: set[int] = set()
         self._adopt_seeds()
 
@@ -162,18 +162,18 @@ class Garden:
         slot.seeds.append(seed)
         slot.state = occupied
         self.keeper.adopt(seed)
-        self._incubations[seed.number] = self._incubation(slot, seed)
+        self.incubating[seed.number] = self._incubation(slot, seed)
         self._born_here.add(seed.number)
         return Transition.of(slot, seed, None, BY_POLICY)
 
     def _advance(self, slot: Slot, seed: Seed, reason: Reason) -> Iterator[Transition]:
         """Blend the seed in, and drop those beside it: if it is kept its branch is the host; theirs have another."""
         before = seed.pass_on(SeedEvent.ADVANCE)
-        incubation, schedule = self._incubations[seed.number], seed.schedule
+        incubation, schedule = self.incubating[seed.number], seed.schedule
         seed.alpha.aim(schedule.target, 0 if incubation.lasting else schedule.speed * self._batches, schedule.curve)
         if not incubation.lasting:
             seed.presence = Presence.ACTING
-            del self._incubations[seed.number]
+            del self.incubating[seed.number]
         yield Transition.of(slot, seed, before, self.gates.explain(reason, seed))
         for place, other in list(self._living()):
             if other is not seed and (place is slot or other.presence is Presence.BRANCHED):
@@ -186,7 +186,7 @@ class Garden:
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
-        if (incubation := self._incubations.pop(seed.number, None)) is not None:
+        if (incubation := self.incubating.pop(seed.number, None)) is not None:
             incubation.commit()  # first, since a branch brings the state that the optimizers of the host had there
         self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
         seed.presence = Presence.ACTING
@@ -198,7 +198,7 @@ class Garden:
         if seed.stage is Stage.PRUNED:
             return self._remove(slot, seed, before, BY_POLICY)
         drained = seed.stage is Stage.DRAINING
-        speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
+        speed = 0 if drained and seed.number in self.incubating else action.speed  # a branch ends at once
         seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
         return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed) if drained else BY_POLICY)
 
@@ -251,7 +251,7 @@ class Garden:
 
     def _remove(self, slot: Slot, seed: Seed, was: Stage, reason: Reason) -> Transition:
         del slot.seeds[list(slot.stack).index(seed)]
-        self._incubations.pop(seed.number, None)
+        self.incubating.pop(seed.number, None)
         self.keeper.release(seed.number)
         if not slot.nursery:
             slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
@@ -263,7 +263,7 @@ class Garden:
     def _transaction(self) -> Iterator[None]:
         born = self.born
         try:
-            with transaction(self.model, tuple(self.slots.values()), self.keeper, self._incubations):
+            with transaction(self.model, tuple(self.slots.values()), self.keeper, self.incubating):
                 yield
         except BaseException:  # of a seed, or an interrupt: the count is undone, too
             self.born = born
@@ -279,11 +279,6 @@ class Garden:
         """The slots whose living seeds act on the host."""
         return tuple(slot.name for slot, _ in self._acting())
 
-    @property
-    def incubating(self) -> tuple[int, ...]:
-        """Numbers of the living seeds that train apart from the host's own step."""
-        return tuple(self._incubations)
-
     def living_seeds(self) -> list[Seed]:
         """Return the seeds that are neither fossilised nor pruned."""
         return [seed for _, seed in self._living()]
@@ -292,19 +287,15 @@ class Garden:
         """Return the living seed of this number, with its slot."""
         return next((slot, seed) for slot, seed in self._living() if seed.number == number)
 
-    def incubate(self, number: int, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
+    def incubate(self, number: int, *parts: PartLoss) -> None:
         """Train one incubating seed on one batch, if it still lives. Each of ``parts`` returns the loss of a part."""
-        if (incubation := self._incubations.get(number)) is not None:
-            with attributed_to_seed(*self.slot_of(number)):
-                incubation.train(*parts, after=after)
-
-    def trial(self, number: int) -> AbstractContextManager[None]:
-        """Return a context manager in which the model acts as if this incubating seed were at its target."""
-        return self._incubations[number].trial()
+        if (incubation := self.incubating.get(number)) is not None:
+            with attributed_to_seed(incubation.slot, incubation.seed):
+                incubation.train(*parts)
 
     def take_incubation_losses(self) -> dict[int, Tensor]:
         """Return the mean incubation loss of each seed since the last call, on the device."""
-        taken = {number: incubation.take_loss() for number, incubation in self._incubations.items()}
+        taken = {number: incubation.take_loss() for number, incubation in self.incubating.items()}
         return {number: loss for number, loss in taken.items() if loss is not None}
 
     def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
@@ -331,18 +322,18 @@ class Garden:
             if seed.stage is Stage.FOSSILISED:
                 self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
             elif seed.incubating or seed.presence is Presence.BRANCHED:
-                self._incubations[seed.number] = self._incubation(slot, seed)
+                self.incubating[seed.number] = self._incubation(slot, seed)
 
     def state_dict(self) -> State:
         """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
         network = read_network(self.model)
-        incubations = {str(number): incubation.state_dict() for number, incubation in self._incubations.items()}
+        incubations = {str(number): incubation.state_dict() for number, incubation in self.incubating.items()}
         parts = {"optimizers": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(
             {"model": model_state(self.model), **parts, "incubations": State.of(incubations)},
             network=json.loads(json.dumps(asdict(network))),  # lists and text, as a checkpoint gives it back
             born=self.born,
-            incubating=list(self._incubations),
+            incubating=list(self.incubating),
         )
 
     def load_state_dict(self, state: State) -> None:
@@ -357,13 +348,13 @@ class Garden:
         load_model_state(self.model, state.part("model"))
         self._adopt_seeds()
         order: list[int] = state.plain["incubating"]
-        if sorted(order) != sorted(self._incubations):
-            why = f"seeds {order} incubated, and here {sorted(self._incubations)} do"
+        if sorted(order) != sorted(self.incubating):
+            why = f"seeds {order} incubated, and here {sorted(self.incubating)} do"
             raise state_mismatch(why)
         self.keeper.load_state_dict(state.part("optimizers"))
         self.gates.load_state_dict(state.part("gates"))
-        self._incubations = {number: self._incubations[number] for number in order}  # seeds train in this order
-        for number, incubation in self._incubations.items():
+        self.incubating = {number: self.incubating[number] for number in order}  # seeds train in this order
+        for number, incubation in self.incubating.items():
             incubation.load_state_dict(state.part("incubations").part(str(number)))
         self.born = state.plain["born"]
 

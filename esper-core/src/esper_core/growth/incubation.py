@@ -58,26 +58,27 @@ class Incubation(ABC):
 
     Attributes:
         lasting: whether it goes on until the seed is fossilised or pruned, rather than until it is blended in.
+        after_step: called when a step was taken, while the trained weights are in the model.
     """
 
     lasting: bool
 
     def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         self._model = model
-        self._slot = slot
-        self._seed = seed
+        self.slot = slot
+        self.seed = seed
         self._keeper = keeper
         self._stream = stream
         # Its own, because an overflow in the seed's pass must not halve the scale at which the host trains.
         self._scaler = deepcopy(keeper.scaler)
         self._losses: list[Tensor] = []
+        self.after_step: Callable[[], None] | None = None
 
     @abstractmethod
-    def train(self, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
+    def train(self, *parts: PartLoss) -> None:
         """Train on one batch, after the host's own step.
 
-        Each of ``parts`` runs the model on its part of the batch; what they return adds up to the mean loss. ``after``
-        is called when the step was taken, while the trained weights are in the model.
+        Each of ``parts`` runs the model on its part of the batch; what they return adds up to the mean loss.
         """
 
     @abstractmethod
@@ -113,9 +114,9 @@ class Shadow(Incubation):
 
     lasting = False
 
-    def train(self, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
+    def train(self, *parts: PartLoss) -> None:
         """Train the seed on one batch."""
-        owner = self._keeper.seeds[self._seed.number]
+        owner = self._keeper.seeds[self.seed.number]
         losses: list[Tensor] = []
         gradients: list[Tensor | None] = []
         with self.trial(), self._stream:
@@ -125,20 +126,21 @@ class Shadow(Incubation):
                 more = torch.autograd.grad(scaled, owner.parameters, allow_unused=True)
                 gradients = list(map(_added, gradients, more)) if gradients else list(more)
                 losses.append(loss.detach())
-        self._keeper.step_seed(self._seed.number, gradients, self._scaler)
-        if after is not None:
-            after()
+        self._keeper.step_seed(self.seed.number, gradients, self._scaler)
+        if self.after_step is not None:
+            self.after_step()
         self._losses.append(summed(losses))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the host with the seed at its target; the host's buffers are put back."""
         # The seed's own buffers move on, since these passes are the only ones that it sees.
-        kept = KeptBuffers(self._model, without=[self._seed])
+        kept = KeptBuffers(self._model, without=[self.seed])
         try:
-            with self._slot.trying(self._seed):
-                yield
+            self.slot.tried = self.seed.number
+            yield
         finally:
+            self.slot.tried = None
             kept.put_back()
 
     def state_dict(self) -> State:
@@ -158,7 +160,7 @@ class Branch(Incubation):
 
     def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
         super().__init__(model, slot, seed, keeper, stream)
-        self._seed.presence = Presence.BRANCHED
+        self.seed.presence = Presence.BRANCHED
         self._committed = False
         nursery = [other for place in slots_of(model).each() for other in place.nursery]
         apart = [other for other in nursery if other is seed or other.presence is Presence.BRANCHED]
@@ -181,13 +183,13 @@ class Branch(Incubation):
             for state in map(self._state_of_host, keeper.owned_by_host())
         ]
 
-    def train(self, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
+    def train(self, *parts: PartLoss) -> None:
         """Take one step of host and seed together, on the branch's tensors.
 
         No step is taken if the host is frozen and the seed, being pruned, no longer acts.
         """
         losses: list[Tensor] = []
-        acts = self._seed.stage in INCUBATING or self._seed.alpha.value > 0.0
+        acts = self.seed.stage in INCUBATING or self.seed.alpha.value > 0.0
         with self.trial(), self._stream:
             # Host and branch are the same parameter objects, so each step begins and ends without gradients.
             self._keeper.zero_grad()
@@ -198,10 +200,10 @@ class Branch(Incubation):
                     acts = True
                     self._keeper.backward(loss)
             if acts:
-                self._keeper.step([self._seed.number])
+                self._keeper.step([self.seed.number])
             self._keeper.zero_grad()
-            if after is not None:
-                after()
+            if self.after_step is not None:
+                self.after_step()
         self._losses.append(summed(losses))
 
     @contextmanager
@@ -211,22 +213,23 @@ class Branch(Incubation):
         self._copy_trained()
         self._switch(owners)
         try:
-            with self._slot.trying(self._seed):
-                yield
+            self.slot.tried = self.seed.number
+            yield
         finally:
+            self.slot.tried = None
             self._switch(owners)
 
     def commit(self) -> None:
         """Make the branch the host."""
         self._switch(self._keeper.owned_by_host())
-        self._seed.presence = Presence.ACTING
+        self.seed.presence = Presence.ACTING
         self._committed = True
 
     def reopen(self) -> None:
         """Undo a commit."""
         if self._committed:
             self._committed = False
-            self._seed.presence = Presence.BRANCHED
+            self.seed.presence = Presence.BRANCHED
             self._switch(self._keeper.owned_by_host())
 
     def state_dict(self) -> State:
@@ -254,7 +257,7 @@ class Branch(Incubation):
         branch = decode_state(state.part("branch"), device)
         of_host = {name: other for name, other in self._model.named_parameters() if id(other) in self._ids_of_host}
         if not branch["parameters"].keys() <= of_host.keys():
-            why = f"the branch of seed {self._seed.number} has other parameters"
+            why = f"the branch of seed {self.seed.number} has other parameters"
             raise state_mismatch(why)
         # What the saved branch did not copy was frozen, and the same as in the host, which is loaded by now.
         self._numbers = {

@@ -63,8 +63,8 @@ class Slot(nn.Module):
         self.state = SlotState.FREE
         self.embargo = 0
         self.seeds = nn.ModuleList()
-        self._tried: int | None = None
-        """Number of the seed in trial; a seed as attribute would be registered as a submodule."""
+        self.tried: int | None = None
+        """Number of the incubating seed that acts at the target of its alpha for now; a seed would be a submodule."""
         self._disabled = False
         self._tapped: list[tuple[Tensor, Any]] | None = None
         self.entered: Callable[[Seed], AbstractContextManager[object]] = _unobserved
@@ -100,7 +100,7 @@ class Slot(nn.Module):
     def _strength(self, seed: Seed) -> float:
         if self._disabled and seed.stage is not Stage.FOSSILISED:
             return 0.0
-        tried = self._tried is not None and seed.number == self._tried  # in this order: compilers guard what is read
+        tried = self.tried is not None and seed.number == self.tried  # in this order: compilers guard what is read
         if tried and seed.stage in INCUBATING:
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
@@ -154,15 +154,6 @@ class Slot(nn.Module):
     def fossils(self) -> tuple[Seed, ...]:
         """The seeds that were fossilised."""
         return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILISED)
-
-    @contextmanager
-    def trying(self, seed: Seed) -> Iterator[None]:
-        """Let an incubating seed act at the target of its alpha in the ``with`` block."""
-        try:
-            self._tried = seed.number
-            yield
-        finally:
-            self._tried = None
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

@@ -255,11 +255,10 @@ class GrowingNetwork:
     def incubate(self, losses: Sequence[Loss]) -> None:
         """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""
         self.averages.take_batch()
-        if incubating := self.garden.incubating:
+        if self.garden.incubating:
             began = perf_counter()
-            for number in incubating:
-                taker = self.averages.taker(number)
-                self.lost.run_without_faulty(self.garden.incubate, number, *losses, after=taker)
+            for number in tuple(self.garden.incubating):  # of which those that fail are taken out
+                self.lost.run_without_faulty(self.garden.incubate, number, *losses)
             self.incubation_seconds += perf_counter() - began
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:

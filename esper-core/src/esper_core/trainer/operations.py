@@ -45,10 +45,9 @@ class OperationCount:
         if self._operations is None:
             return
         per_example = TRAINING * self._acting(garden)
-        for number in garden.incubating:
-            slot, seed = garden.slot_of(number)
-            host = TRAINING if seed.presence is Presence.BRANCHED else THROUGH
-            per_example += host * self._acting(garden) + TRAINING * self._block(slot, seed)
+        for incubation in garden.incubating.values():
+            host = TRAINING if incubation.seed.presence is Presence.BRANCHED else THROUGH
+            per_example += host * self._acting(garden) + TRAINING * self._block(incubation.slot, incubation.seed)
         self._add(examples * per_example)
 
     def evaluate(self, garden: Garden, examples: int) -> None:
@@ -59,7 +58,7 @@ class OperationCount:
     def try_seeds(self, garden: Garden, examples: int) -> None:
         """Add the operations of the evaluations that try each incubating seed."""
         if self._operations is not None:
-            blocks = [self._block(*garden.slot_of(number)) for number in garden.incubating]
+            blocks = [self._block(incubation.slot, incubation.seed) for incubation in garden.incubating.values()]
             self._add(examples * FORWARD * (len(blocks) * self._acting(garden) + sum(blocks)))
 
     def leave_out(self, garden: Garden, examples: int) -> None:

@@ -75,7 +75,7 @@ def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = No
     for variety, blend, kept in lives:
         hold(garden, variety, target=1.0 if kept else 0.5, blend=blend)
         with torch.no_grad():
-            for seed in garden.slots["early"].stack:
+            for seed in garden.slots["early"].seeds:
                 for number in seed.parameters():
                     number.add_(0.1 * torch.randn_like(number))
         if kept:
@@ -453,7 +453,7 @@ def test_a_loaded_network_grows_on(load, tmp_path):
     garden.apply(Action(Op.PRUNE, "early", speed=0), 0)
     garden.close_step()
     garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id), 1)
-    assert [seed.number for seed in garden.slots["early"].stack] == [0, 2]
+    assert [seed.number for seed in garden.slots["early"].seeds] == [0, 2]
 
 
 def test_an_incubating_seed_continues_to_incubate(load, tmp_path):

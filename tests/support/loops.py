@@ -39,7 +39,7 @@ class Loop:
 
     @property
     def seed(self) -> Any:
-        ((seed,),) = (slot.stack for slot in slots_of(self.model).each())
+        ((seed,),) = (slot.seeds for slot in slots_of(self.model).each())
         return seed
 
     def tended(self, plan: Mapping[int, Action] | None = None, **more: Any) -> Self:

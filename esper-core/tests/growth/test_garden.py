@@ -37,7 +37,7 @@ def snapshot(garden: Garden) -> tuple[object, ...]:
         slot.state,
         slot.embargo,
         list(slot.seeds),
-        [seed.stage for seed in slot.stack],
+        [seed.stage for seed in slot.seeds],
         list(garden.model.state_dict()),
         {name: list(owner.parameters) for name, owner in garden.keeper.seeds.items()},
         list(garden.keeper.fossils),

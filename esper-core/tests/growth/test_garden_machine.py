@@ -318,7 +318,7 @@ class World(LinearWorld):
         """Return the present state, for comparison with a later one."""
         return (
             [(slot.state, slot.embargo, list(slot.seeds)) for slot in self.garden.slots.values()],
-            [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.stack],
+            [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.seeds],
             [(number, id(owner)) for number, owner in self.keeper.seeds.items()],
             [(number, id(owner)) for number, owner in self.keeper.fossils.items()],
             list(self.garden.incubating),
@@ -348,7 +348,7 @@ class World(LinearWorld):
         assert [seed.number for seed in slot.fossils] == [seed.number for seed in written.kept]
         expected = [*written.kept, *written.open]
         assert len(slot.seeds) == len(expected)
-        for seed, should in zip(slot.stack, expected, strict=True):
+        for seed, should in zip(slot.seeds, expected, strict=True):
             assert (seed.number, seed.blueprint, seed.blend) == (should.number, should.blueprint, should.blend)
             assert (seed.stage.value, seed.parameter_count) == (should.stage, should.parameters)
             assert seed.alpha.moving is (should.ticks > 0)

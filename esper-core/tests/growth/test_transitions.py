@@ -102,7 +102,7 @@ class World(LinearWorld):
             [
                 (seed.number, seed.stage, seed.born, seed.kept, replace(seed.alpha))
                 for slot in self.garden.slots.values()
-                for seed in slot.stack
+                for seed in slot.seeds
             ],
             {name: parameter.requires_grad for name, parameter in self.model.named_parameters()},
             {name: value.tolist() for name, value in self.model.state_dict().items()},

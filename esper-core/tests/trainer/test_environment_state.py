@@ -250,7 +250,7 @@ def assert_resumes(
 
 def stages(pool: Pool) -> dict[str, list[str]]:
     slots = pool.environments[0].garden.slots.items()
-    return {name: [seed.stage.value for seed in slot.stack] for name, slot in slots}
+    return {name: [seed.stage.value for seed in slot.seeds] for name, slot in slots}
 
 
 ADAM, FOREACH = {}, {"implementation": "foreach", "weight_decay": 0.01}

@@ -81,7 +81,7 @@ def disable_adapters(model: nn.Module) -> Iterator[None]:
 
     Everything is disabled, not only adapters. Train or save the model outside of the block.
     """
-    alphas = [seed.alpha for slot in Host(model).slots.each() for seed in slot.stack]
+    alphas = [seed.alpha for slot in Host(model).slots.each() for seed in slot.seeds]
     strengths = [alpha.value for alpha in alphas]
     try:
         for alpha in alphas:

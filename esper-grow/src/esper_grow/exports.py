@@ -113,7 +113,7 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
         if slot.fossils
     }
     for slot in behind.values():
-        slot.seeds = nn.ModuleList()
+        del slot.seeds[:]
     ungraft(plain)
     forget_growth(plain)
     if grown:

@@ -183,7 +183,7 @@ def network_html(model: nn.Module) -> str | None:
     host = Host(model)
     if not host.is_grafted:  # such as a new list of the class of a grafted one
         return None
-    grown = [seed.parameter_count for slot in host.slots.each() for seed in slot.stack]
+    grown = [seed.parameter_count for slot in host.slots.each() for seed in slot.seeds]
     host_size = sum(parameter.numel() for parameter in host.parameters().values())
     title = f"{type(model).__name__}: {plural(host_size, 'parameter')}, and {sum(grown):,} in seeds"
     most = max([1, *grown, *(layer.parameters for layer in host.layers)])

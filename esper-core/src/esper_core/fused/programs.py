@@ -90,7 +90,9 @@ def bare_copy(model: nn.Module, tensors: dict[int, Any] | None = None) -> nn.Mod
     living = {id(seed): None for slot in slots for seed in slot.nursery}
     copy = deepcopy(model, {**(tensors or {}), **living})
     for slot in (slot for slot in copy.modules() if isinstance(slot, Slot)):
-        slot.seeds = nn.ModuleList(seed for seed in slot.seeds if seed is not None)
+        kept = [seed for seed in slot.seeds if seed is not None]
+        del slot.seeds[:]
+        slot.seeds.extend(kept)
     return copy
 
 

@@ -183,7 +183,7 @@ class Averages:
         incubating = self._garden.incubating
         for number in [number for number in self._apart if number not in incubating]:
             average = self._apart.pop(number)
-            if any(seed.number == number for slot in self._garden.slots.values() for seed in slot.stack):
+            if any(seed.number == number for _, seed in self._garden.all_seeds()):
                 self._host.adopt(average)  # it was kept with its branch, or acts on the host now
         for number, incubation in incubating.items():
             if number not in self._apart:

@@ -71,7 +71,7 @@ class Counterfactuals:
         """
         slots = slots_of(self.model).each()
         left_out = [None, *(slot for slot in slots if slot.strength > 0.0)]
-        grown = [(slot.name, [(seed.number, seed is slot.living) for seed in slot.stack]) for slot in slots]
+        grown = [(slot.name, [(seed.number, seed is slot.living) for seed in slot.seeds]) for slot in slots]
         if self._key != (key := (self.model.training, grown)):
             self._key, self._trace, self.reason = key, None, None
         rows_of_batches: list[list[Tensor]] = []

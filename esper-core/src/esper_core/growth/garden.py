@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
@@ -250,7 +250,7 @@ class Garden:
             return [self._remove(slot, seed, seed.pass_on(SeedEvent.REMOVE), reason) for slot, seed in doomed]
 
     def _remove(self, slot: Slot, seed: Seed, was: Stage, reason: Reason) -> Transition:
-        del slot.seeds[list(slot.stack).index(seed)]
+        del slot.seeds[list(slot.seeds).index(seed)]
         self.incubating.pop(seed.number, None)
         self.keeper.release(seed.number)
         if not slot.nursery:
@@ -278,6 +278,10 @@ class Garden:
     def blended_slots(self) -> tuple[str, ...]:
         """The slots whose living seeds act on the host."""
         return tuple(slot.name for slot, _ in self._acting())
+
+    def all_seeds(self) -> list[tuple[Slot, Seed]]:
+        """Return every seed, fossils too, with its slot."""
+        return [(slot, seed) for slot in self.slots.values() for seed in slot.seeds]
 
     def living_seeds(self) -> list[Seed]:
         """Return the seeds that are neither fossilised nor pruned."""
@@ -310,13 +314,11 @@ class Garden:
         return [(slot, seed) for slot, seed in self._living() if seed.presence is acting and seed.stage in BLENDED]
 
     def _living(self) -> list[tuple[Slot, Seed]]:
-        # Asked several times a batch, so the stacks are read here: ``nursery`` takes two calls for each slot.
-        stacked = ((slot, cast("Seed", seed)) for slot in self.slots.values() for seed in slot.seeds)
-        return [(slot, seed) for slot, seed in stacked if seed.stage is not Stage.FOSSILISED]
+        return [(slot, seed) for slot, seed in self.all_seeds() if seed.stage is not Stage.FOSSILISED]
 
     def _adopt_seeds(self) -> None:
         """Train the seeds that a loaded model holds already."""
-        for slot, seed in [(owner, seed) for owner in self.slots.values() for seed in owner.stack]:
+        for slot, seed in self.all_seeds():
             self.born = max(self.born, seed.number + 1)
             self.keeper.adopt(seed)
             if seed.stage is Stage.FOSSILISED:

@@ -123,6 +123,6 @@ class Host:
 
         ``seed`` is the RNG seed of the network; ``probe`` computes its mean loss, for informed births.
         """
-        number = 1 + max((seed.number for place in self.slots.each() for seed in place.stack), default=-1)
+        number = 1 + max((seed.number for place in self.slots.each() for seed in place.seeds), default=-1)
         builder = SeedBuilder(self.model, seed, probe)
         return plant(self.model, self.slots.named(slot), variety, builder, number)

@@ -304,7 +304,7 @@ def _read_slot(slot: Slot) -> Network:
         inputs=None if slot.site is None else slot.site.inputs or None,
         order=slot.order,
     )
-    return Network("", (entry,), tuple(_growth(slot, seed) for seed in slot.stack))
+    return Network("", (entry,), tuple(_growth(slot, seed) for seed in slot.seeds))
 
 
 def _growth(slot: Slot, seed: Seed) -> Growth:
@@ -380,7 +380,7 @@ def take_from_state_dict(
     try:
         saved = Network("", (), ()) if entry is None else _parse_entry(entry)
         _refuse_other(saved, _read_slot(slot))
-        for seed, growth in zip(slot.stack, saved.seeds, strict=True):
+        for seed, growth in zip(slot.seeds, saved.seeds, strict=True):
             resume(seed, growth)
     except GrowthError as error:
         if entry is None:

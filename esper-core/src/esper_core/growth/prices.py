@@ -105,7 +105,7 @@ class SeedPrices:
 
     def of_living(self, loss: float, metric: float, gains: Mapping[int, Gain]) -> dict[int, float]:
         """Return the price of each living seed by its number, at this validation loss and metric of the network."""
-        present = [(slot, seed) for slot in self._garden.slots.values() for seed in slot.stack]
+        present = self._garden.all_seeds()
         sizes = {seed.number: self._size(slot, seed) for slot, seed in present}
         acting = {seed.number for _, seed in present if seed.stage is Stage.FOSSILISED or seed.stage in BLENDED}
         together = sum(sizes[number] for number in acting)

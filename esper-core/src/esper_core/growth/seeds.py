@@ -281,6 +281,7 @@ class Seed(nn.Module):
         self.presence = Presence.ACTING
         self.born: int | None = None
         self.kept: int | None = None
+        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, host: Tensor, alpha: float, inputs: Any = None) -> Tensor:
         """Return what leaves the slot when the seed acts at strength ``alpha`` > 0; an adapter gets ``inputs``."""
@@ -300,11 +301,6 @@ class Seed(nn.Module):
     def incubating(self) -> bool:
         """Whether the seed does not act on the host yet."""
         return self.stage in INCUBATING
-
-    @property
-    def parameter_count(self) -> int:
-        """Number of its parameters."""
-        return sum(parameter.numel() for parameter in self.parameters())
 
 
 TRAIT = "informed_birth"

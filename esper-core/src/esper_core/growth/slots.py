@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.specs import Site
 
+    class Seeds(nn.ModuleList):  # torch's own has no type of its items
+        def __iter__(self) -> Iterator[Seed]:
+            pass
+
 
 JOURNAL: Final = "for_esper_grow.load"
 """Key of the growth journal in a state dict, below the slot: what to call is all that an ungrown host reports."""
@@ -62,7 +66,8 @@ class Slot(nn.Module):
         self.hook: RemovableHandle
         self.state = SlotState.FREE
         self.embargo = 0
-        self.seeds = nn.ModuleList()
+        self.seeds = cast("Seeds", nn.ModuleList())
+        """In the order in which they act."""
         self.tried: int | None = None
         """Number of the incubating seed that acts at the target of its alpha for now; a seed would be a submodule."""
         self._disabled = False
@@ -81,7 +86,7 @@ class Slot(nn.Module):
             return module
         original = hidden = output if self.part is None else self.part.of(output)
         inputs = args[0] if args else None
-        for seed in self.stack:
+        for seed in self.seeds:
             alpha = self._strength(seed)
             if alpha > 0.0:
                 hidden = self._blend(seed, hidden, inputs, alpha)
@@ -94,7 +99,7 @@ class Slot(nn.Module):
         return hidden if self.part is None else self.part.replaced(output, hidden)
 
     def __repr__(self) -> str:
-        seeds = ", ".join(f"{seed.blueprint} {seed.stage}" for seed in self.stack)
+        seeds = ", ".join(f"{seed.blueprint} {seed.stage}" for seed in self.seeds)
         return f"<{one_line(f'Slot {self.name}: {seeds or self.state}')}>"
 
     def _strength(self, seed: Seed) -> float:
@@ -130,11 +135,6 @@ class Slot(nn.Module):
         return SeedFault(slots, f'of blueprint "{seed.blueprint}" {failure}', number=seed.number)
 
     @property
-    def stack(self) -> Iterator[Seed]:
-        """The seeds in the order in which they act."""
-        return cast("Iterator[Seed]", iter(self.seeds))
-
-    @property
     def living(self) -> Seed | None:
         """The seed that is neither fossilised nor pruned, if there is one; of a nursery the eldest."""
         return next(iter(self.nursery), None)
@@ -142,7 +142,7 @@ class Slot(nn.Module):
     @property
     def nursery(self) -> tuple[Seed, ...]:
         """The seeds that are neither fossilised nor pruned: several only while they incubate."""
-        return tuple(seed for seed in self.stack if seed.stage is not Stage.FOSSILISED)
+        return tuple(seed for seed in self.seeds if seed.stage is not Stage.FOSSILISED)
 
     @property
     def strength(self) -> float:
@@ -153,7 +153,7 @@ class Slot(nn.Module):
     @property
     def fossils(self) -> tuple[Seed, ...]:
         """The seeds that were fossilised."""
-        return tuple(seed for seed in self.stack if seed.stage is Stage.FOSSILISED)
+        return tuple(seed for seed in self.seeds if seed.stage is Stage.FOSSILISED)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -204,7 +204,7 @@ class Slots:
 
     def claim(self) -> dict[str, Slot]:
         """Give slots and seeds the names and numbers that tell them apart in this model; return the slots by name."""
-        seeds = [seed for slot in self.each() for seed in slot.stack]
+        seeds = [seed for slot in self.each() for seed in slot.seeds]
         for seed, number in zip(seeds, distinct_numbers([seed.number for seed in seeds]), strict=True):
             seed.number = number
         for name, slot in self._by_name.items():

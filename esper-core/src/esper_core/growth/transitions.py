@@ -101,7 +101,7 @@ class Rules:
             return reason
         if self.faults.is_withdrawn(variety.id):
             return "it failed too often and is withdrawn from this run"
-        seeds = [seed for other in self.slots.values() for seed in other.stack]
+        seeds = [seed for other in self.slots.values() for seed in other.seeds]
         most, budget = self.settings.seeds, self.settings.parameters
         if most is not None and len(seeds) >= most:
             return f"the network holds {len(seeds)} of {most} seeds (growth.seeds)"
@@ -258,7 +258,7 @@ def _undo_slot(slot: Slot) -> Callable[[], None]:
     """Return a function that restores what a transition may change of a slot and its seeds."""
     state, embargo = slot.state, slot.embargo
     # Of alpha a copy, because it moves in place.
-    seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.stack]
+    seeds = [(seed, seed.stage, seed.kept, replace(seed.alpha), seed.presence) for seed in slot.seeds]
     trained = [(parameter, parameter.requires_grad) for parameter in slot.parameters()]
 
     def put_back() -> None:
@@ -267,7 +267,7 @@ def _undo_slot(slot: Slot) -> Callable[[], None]:
             seed.stage, seed.kept, seed.alpha, seed.presence = stage, kept, alpha, presence
         for parameter, requires_grad in trained:
             parameter.requires_grad_(requires_grad)
-        if [id(seed) for seed in slot.stack] != [id(seed) for seed, *_ in seeds]:
+        if [id(seed) for seed in slot.seeds] != [id(seed) for seed, *_ in seeds]:
             while len(slot.seeds):
                 del slot.seeds[-1]
             slot.seeds.extend(seed for seed, *_ in seeds)

@@ -201,8 +201,8 @@ class Environment:
 
     def components(self) -> list[str]:
         """Return the names in messages of everything that computes here."""
-        seeds = [seed for slot in self.garden.slots.values() for seed in slot.stack] if hasattr(self, "network") else []
-        return [self.recipe.reports.label, *(seed.title for seed in seeds)]
+        seeds = self.garden.all_seeds() if hasattr(self, "network") else []
+        return [self.recipe.reports.label, *(seed.title for _, seed in seeds)]
 
     def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
         """Begin an episode with a new host from ``seed``; ``bare`` leaves out implants, for a state to be loaded."""

@@ -173,7 +173,7 @@ class CompiledHost:
 def structure_of(garden: Garden) -> Any:
     """Return which seeds there are, where, in which stage, and whether they act in the host's own pass."""
     return tuple(
-        (slot.name, tuple((seed.number, seed.stage, seed.presence) for seed in slot.stack))
+        (slot.name, tuple((seed.number, seed.stage, seed.presence) for seed in slot.seeds))
         for slot in garden.slots.values()
     )
 

@@ -369,9 +369,8 @@ class StepMeasurements:
         if self._operations is None:
             return None
         acting = (
-            (name, seed.blueprint)
-            for name, slot in self._garden.slots.items()
-            for seed in slot.stack
+            (slot.name, seed.blueprint)
+            for slot, seed in self._garden.all_seeds()
             if seed.stage is Stage.FOSSILISED or seed.alpha.value > 0.0
         )
         return self._operations.host + sum(self._operations.blocks[block] for block in acting)

@@ -71,8 +71,7 @@ class OperationCount:
         assert self._operations is not None
         return self._operations.host + sum(
             self._block(slot, seed)
-            for slot in garden.slots.values()
-            for seed in slot.stack
+            for slot, seed in garden.all_seeds()
             if seed.stage is Stage.FOSSILISED or seed.number in garden.blended
         )
 

@@ -395,7 +395,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         def at(pool_index: int) -> Sequence[T]:
             unit = by_index[pool_index]
             environment = unit[0]
-            grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
+            grown = {seed.blueprint for _, seed in environment.garden.all_seeds()}
             component = environment.recipe.reports.host + (f" with {', '.join(sorted(grown))}" if grown else "")
             with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
                 return act(unit)

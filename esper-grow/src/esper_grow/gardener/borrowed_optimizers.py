@@ -182,7 +182,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         owned = {id(parameter) for owner in self.owned_by_host() for parameter in owner.parameters}
         new = [parameter for parameter in seed.parameters() if parameter.requires_grad and id(parameter) not in owned]
         at = next(
-            at for at, slot in self._host.slots.by_module.items() if any(stacked is seed for stacked in slot.stack)
+            at for at, slot in self._host.slots.by_module.items() if any(stacked is seed for stacked in slot.seeds)
         )
         groups: dict[GroupPosition, list[nn.Parameter]] = {}
         for parameter in new:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.specs import Site
 
-    class Seeds(nn.ModuleList):  # torch's own has no type of its items
+    class Seeds(nn.ModuleList):
+        """A list of seeds; torch's own has no type of its items."""
+
         def __iter__(self) -> Iterator[Seed]:
             pass
 

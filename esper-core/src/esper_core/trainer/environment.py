@@ -289,8 +289,9 @@ class Environment:
 
     def _evaluate(self, split: SplitName) -> Evaluation:
         recipe = self.recipe
+        evidence, device = recipe.network.growth.evidence, recipe.device
         return evaluate(
-            self.model, recipe.task, recipe.data[split], self.forward.outputs, evidence=recipe.network.growth.evidence
+            self.model, recipe.task, recipe.data[split], self.forward.outputs, evidence=evidence, device=device
         )
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:

@@ -213,7 +213,7 @@ class GrowingNetwork:
         self.gains = SeedGains(self.garden, self.averages, trial_stream)
         left_out = derive_seed(seed, "counterfactuals")
         counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
-        self.dependence = SeedDependence(self.garden, counterfactuals)
+        self.dependence = SeedDependence(self.garden, self.averages, counterfactuals)
         self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, settings.operations)
         self.lost = SeedRemover(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)
@@ -346,8 +346,7 @@ class GrowingNetwork:
 
     def measure_dependence(self, task: Task, split: Split) -> None:
         """Measure on ``split`` how much the network depends on each acting seed."""
-        with self.averages.judged():
-            self.lost.run_without_faulty(self.dependence.measure, task, split)
+        self.lost.run_without_faulty(self.dependence.measure, task, split)
 
     def numbers(self) -> Tensor:
         """Return all measurements of this step as one tensor on the device."""

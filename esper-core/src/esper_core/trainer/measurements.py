@@ -73,16 +73,18 @@ def evaluate(
     run: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__,
     *,
     evidence: Literal["auto", "loss", "metric"] = "loss",
+    device: torch.device | None = None,
 ) -> Evaluation:
     """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode.
 
     ``evidence`` is ``growth.evidence``: whether networks are compared by their losses or by the task's scores.
+    ``device`` is that of the model; None: it is looked up.
     """
     model.eval()
     losses: list[Tensor] = []
     scores: list[Tensor] = []
     with torch.inference_mode():
-        for inputs, targets in chunks(split, device_of(model)):
+        for inputs, targets in chunks(split, device or device_of(model)):
             outputs = run(model, inputs)
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
@@ -135,7 +137,6 @@ class SeedGains:
             undisturbed: The twin's evidence; None where there is no twin.
         """
         self.gains = {}
-        acting, slots = self._garden.blended, self._garden.slots.values()
         trials: dict[int, Tensor] = {}
         for number in self._garden.incubating:
             with self._averages.judged(number), self._stream:
@@ -144,7 +145,8 @@ class SeedGains:
         self.margins = _margins(trials)
         if undisturbed is None:
             return
-        fossils = [seed.number for slot in slots for seed in slot.fossils]
+        acting, slots = self._garden.blended, self._garden.slots.values()
+        fossils = [seed.number for _, seed in self._garden.all_seeds() if seed.stage is Stage.FOSSILISED]
         # By strength, not by stage: a seed that is blended in on its branch leaves the host as it is.
         if not any(slot.strength > 0.0 for slot in slots):
             self._lead, self._fossils = undisturbed - evidence, fossils
@@ -194,6 +196,7 @@ class SeedDependence:
     """Dependence of the network on each acting seed in the latest step: losses with the seed left out."""
 
     garden: Garden
+    averages: Averages
     counterfactuals: Counterfactuals
     dependences: dict[int, Tensor] = field(default_factory=dict)
 
@@ -203,11 +206,12 @@ class SeedDependence:
         if not self.garden.blended:
             return
         model, reason_before = self.garden.model, self.counterfactuals.reason
-        model.eval()
-        try:
-            measured = self.counterfactuals.measure(chunks(split, device_of(model)), task.losses)
-        finally:
-            model.train()
+        with self.averages.judged():
+            model.eval()
+            try:
+                measured = self.counterfactuals.measure(chunks(split, device_of(model)), task.losses)
+            finally:
+                model.train()
         if (reason := self.counterfactuals.reason) not in (None, reason_before):
             log.info("%s is evaluated once more per seed, by slower full passes: %s", type(model).__name__, reason)
         self.dependences = {

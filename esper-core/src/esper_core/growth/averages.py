@@ -200,8 +200,8 @@ class Averages:
     def _places_apart(self, seed: Seed) -> list[Place]:
         if seed.presence is not Presence.BRANCHED:
             return places_that_train(seed)
-        nursery = (other for place in self._garden.slots.values() for other in place.nursery)
-        others = (other for other in nursery if other is not seed and other.presence is Presence.BRANCHED)
+        seeds = (other for _, other in self._garden.all_seeds() if other is not seed)
+        others = (other for other in seeds if other.presence is Presence.BRANCHED)
         return places_that_train(self._garden.model, others)
 
     def state_dict(self) -> State:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -140,7 +141,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of the model's first parameter or buffer; the CPU if it has none."""
-    tensor = next(iter(model.parameters()), next(iter(model.buffers()), None))
+    tensor = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if tensor is None else tensor.device
 
 

@@ -162,8 +162,8 @@ class Branch(Incubation):
         super().__init__(model, slot, seed, keeper, stream)
         self.seed.presence = Presence.BRANCHED
         self._committed = False
-        nursery = [other for place in slots_of(model).each() for other in place.nursery]
-        apart = [other for other in nursery if other is seed or other.presence is Presence.BRANCHED]
+        seeds = [other for place in slots_of(model).each() for other in place.seeds]
+        apart = [other for other in seeds if other.presence is Presence.BRANCHED]
         seed_modules = {id(part) for other in apart for part in other.modules()}
         of_seeds = {id(parameter) for other in apart for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in of_seeds]

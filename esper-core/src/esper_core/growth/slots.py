@@ -256,10 +256,11 @@ def is_grafted(model: nn.Module) -> bool:
 
 def slots_of(model: nn.Module) -> Slots:
     """Return the slots of a grafted model, or of a part of one."""
-    if not is_grafted(model):
+    slots = Slots(model) if isinstance(model, nn.Module) else None
+    if slots is None or not slots.by_module:
         hint = "Call esper_core.graft first."
         raise GraftError(Problem("E311", f"{type(model).__name__} has no slots", hint=hint))
-    return Slots(model)
+    return slots
 
 
 def matches(module: str, pattern: str) -> bool:

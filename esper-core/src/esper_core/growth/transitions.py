@@ -183,9 +183,7 @@ class Rules:
     def ready(self, slot: Slot) -> Seed | None:
         """Return the seed that its gate lets advance without an action; never one of several that it would drop."""
         seeds = slot.nursery
-        branches = [
-            seed for other in self.slots.values() for seed in other.nursery if seed.presence is Presence.BRANCHED
-        ]
+        branches = [seed for other in self.slots.values() for seed in other.seeds if seed.presence is Presence.BRANCHED]
         alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING and len(branches) < 2
         return seeds[0] if alone and self.gates.ready(seeds[0]) else None
 

@@ -234,10 +234,9 @@ class Stepper:
 
     def _opinions(self) -> dict[int, Verdict]:
         """Return the second opinion on each environment whose episode goes on, by its pool index."""
-        latest = self.pool.latest
         return {
             environment.pool_index: self.check_health(
-                HealthSnapshot(environment.round, environment.arm, environment.seed, latest[environment.pool_index])
+                HealthSnapshot(environment.round, environment.arm, environment.seed, environment.signals)
             )
             for environment in self.pool.running()
         }

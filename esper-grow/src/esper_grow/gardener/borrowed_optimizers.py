@@ -14,7 +14,7 @@ have a rate or a decay of their own.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -260,9 +260,11 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
-        owned = [id(parameter) for owner in self.owners() for parameter in owner.parameters]
+        groups = [group["params"] for lender in self._lenders for group in lender.param_groups]
+        of_seeds = [owner.parameters for owners in self._owners_of_seeds.values() for owner in owners]
+        owned = Counter(id(parameter) for parameter in chain(*groups, *of_seeds))
         grown = grown_parameters(self._model)
-        return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
+        return [name for name, parameter in grown if parameter.requires_grad and owned[id(parameter)] != 1]
 
     def state_dict(self) -> State:
         """Return the state of the seeds' optimizers; that of the host's is the user's to save."""

@@ -22,7 +22,6 @@ from esper_scale.engines.breadcrumbs import Breadcrumb
 from esper_scale.engines.nodes import NodeRecord
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
-from esper_scale.engines.ray_settings import RaySettings
 from tests.support.core_worlds import NoisyHost, make_recipe
 from tests.support.waiting import until
 
@@ -112,7 +111,7 @@ def test_errors_of_an_actor_are_returned_with_what_is_installed(actor, monkeypat
 
 
 def ray_engine(**more: object) -> RayEngine:
-    return RayEngine(SimpleNamespace(), {}, NodeRecord(), RaySettings(**more), most=2)
+    return RayEngine(SimpleNamespace(), {}, NodeRecord(), **{"address": None, "wait_seconds": 300, **more}, most=2)
 
 
 def test_missing_ray_and_an_address_where_nothing_listens_are_reported(monkeypatch):

@@ -10,6 +10,5 @@
 - ``nodes``: what is installed on these machines
 - ``portable``: what a worker on another machine builds the recipe of a run from
 - ``sessions``: opens an engine for a run, with how many workers
-- ``plugin``: the engines as a run finds them
-- ``ray_settings``: the settings of ``ray``
+- ``plugin``: the engines as a run finds them, and the settings of ``ray``
 """

@@ -56,13 +56,10 @@ def check_node(run_node: NodeRecord, other: NodeRecord) -> None:
         (run_node.packages, other.packages, same_packages),
         (run_node.build, other.build, "Results would differ in their last bits. Use equal nodes."),
     ):
-        if texts := _differences(other.node, expected, installed):
+        texts = [
+            f"{name} is {version} on node {other.node}, and {value} where the run was started"
+            for name, value in expected.items()
+            if (version := installed.get(name, MISSING)) != value
+        ]
+        if texts:
             raise ClusterError([Problem("E405", text, hint=hint) for text in texts])
-
-
-def _differences(node: str, expected: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name} is {other.get(name, MISSING)} on node {node}, and {value} where the run was started"
-        for name, value in expected.items()
-        if other.get(name, MISSING) != value
-    ]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+from pydantic import Field
+
+from esper_core.settings import Section
 from esper_run.engines import Engine
-from esper_scale.engines.ray_settings import RaySettings
 
 if TYPE_CHECKING:
     from esper_run.engines import EngineContext, EngineSession
+
+
+class RaySettings(Section):
+    """The Ray cluster that ``engine: ray`` uses."""
+
+    address: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        default=None,
+        description="Address of a cluster; null: that of RAY_ADDRESS, else a cluster on this machine for this run.",
+    )
+    wait_seconds: int = Field(
+        default=300, ge=1, le=86_400, description="Seconds to wait until the cluster has started the workers."
+    )
 
 
 def open_processes(context: EngineContext) -> EngineSession | None:

@@ -127,9 +127,8 @@ class PortableRun:
         for module in self.modules:
             spec = find_spec(module)
             file = None if spec is None or spec.origin is None else Path(spec.origin)
-            is_there = file is not None and file.is_file()
-            digest = sha256(file.read_bytes()).hexdigest()[:12] if is_there and file else MISSING
-            packages[f'module "{module}"'] = digest
+            code = file.read_bytes() if file is not None and file.is_file() else None
+            packages[f'module "{module}"'] = MISSING if code is None else sha256(code).hexdigest()[:12]
         return NodeRecord(packages=packages)
 
     def load(self) -> tuple[LoadedConfig, Plugins]:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from esper_scale.engines.portable import PortableData, PortableRun
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
-    from esper_scale.engines.ray_settings import RaySettings
 
 log = logging.getLogger("esper")
 
@@ -126,7 +125,8 @@ class RayEngine:
         run: What actors build the recipe from.
         data: The data of the run, which each machine gets once.
         run_node: What is installed where the run was started.
-        settings: The cluster, how long actors may take to start, and whether nodes may have other builds.
+        address: The cluster; None: that of RAY_ADDRESS, else one on this machine.
+        wait_seconds: How long actors may take to start.
         most: The largest number of workers.
         lanes: How many workers the run takes; None: as many as the cluster has CPUs, at most ``most``.
         on_node: Gets what is installed on the node of each worker, once it was found to fit.
@@ -134,7 +134,6 @@ class RayEngine:
 
     Attributes:
         workers: How many workers the run takes.
-        wait_seconds: How long actors may take to start.
     """
 
     def __init__(
@@ -142,21 +141,22 @@ class RayEngine:
         run: PortableRun,
         data: PortableData,
         run_node: NodeRecord,
-        settings: RaySettings,
         *,
+        address: str | None,
+        wait_seconds: float,
         most: int,
         lanes: int | None = None,
         on_node: Callable[[NodeRecord], None] = lambda node: None,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self.wait_seconds, self.on_wait = settings.wait_seconds, on_wait
+        self.wait_seconds, self.on_wait = wait_seconds, on_wait
         self._run_node, self._on_node = run_node, on_node
         self._free: list[_Actor] = []
-        self._actors: list[_Actor] = []
+        self._actors: set[_Actor] = set()
         self._ray = _import_ray()
         self._is_connected_by_run = not self._ray.is_initialized()
         if self._is_connected_by_run:
-            self._connect(settings.address or os.environ.get("RAY_ADDRESS"), min(most, lanes or usable_cores()))
+            self._connect(address or os.environ.get("RAY_ADDRESS"), min(most, lanes or usable_cores()))
         self.workers = max(1, min(most, lanes or int(self._ray.cluster_resources().get("CPU", 1))))
         self._run, self._data = self._ray.put(run), self._ray.put(data)
 
@@ -178,8 +178,7 @@ class RayEngine:
 
     def discard(self, actor: _Actor) -> None:
         """End an actor's process, and with it the worker."""
-        if actor in self._actors:
-            self._actors.remove(actor)
+        self._actors.discard(actor)
         with suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(actor.handle, no_restart=True)
 
@@ -229,10 +228,9 @@ class RayEngine:
             raise _connection_error(address or "this machine", one_line(str(error))) from error
 
     def _create(self) -> _Actor:
-        options = {"num_cpus": 1, "max_restarts": 0, "concurrency_groups": {"control": 1}}
-        handle = self._ray.remote(**options)(ShardActor).remote()
+        handle = self._ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"control": 1})(ShardActor).remote()
         actor = _Actor(handle, handle.prepare.remote(__version__, [self._run, self._data]))
-        self._actors.append(actor)
+        self._actors.add(actor)
         return actor
 
     def check(self, record: NodeRecord | None, error: BaseException | None) -> None:

@@ -27,11 +27,10 @@ def open_store(url: str) -> Storage:
 
     from esper_scale.stores.storage import Storage, unusable
 
-    protocol = url.partition("://")[0]
     try:
         files, path = url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        extra = EXTRAS.get(protocol)
+        extra = EXTRAS.get(url.partition("://")[0])
         hint = f"Install it:  pip install 'esper-scale[{extra}]'" if extra else one_line(str(error))
         raise unusable(url, "the package for its protocol is not installed", hint) from error
     except Exception as error:  # whatever a file system raises for a URL or settings that it refuses

@@ -26,14 +26,7 @@ from esper_core.leyline import (
 )
 from esper_core.leyline.signals import Finding
 from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, SlotDescription
-from esper_policies.observations import (
-    CANDIDATE_COLUMNS,
-    GLOBAL_COLUMNS,
-    LIMIT,
-    SCHEMA,
-    SLOT_COLUMNS,
-    rows_of,
-)
+from esper_policies.observations import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, LIMIT, SCHEMA, SLOT_COLUMNS, rows_of
 
 T = TypeVar("T")
 

@@ -19,13 +19,7 @@ from rich.console import Console
 
 from esper_core import EsperError
 from esper_core.leyline import Signals, Stage
-from esper_core.leyline.events import (
-    EpisodeFinished,
-    GovernorActed,
-    RunFinished,
-    RunStarted,
-    StepFinished,
-)
+from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import encode
 from esper_run import load_run
 from esper_run.cli import main

@@ -9,14 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from esper_core.growth import (
-    OptimizerKeeper,
-    OptimizerSettings,
-    RandomStream,
-    decode_state,
-    encode_state,
-    graft,
-)
+from esper_core.growth import OptimizerKeeper, OptimizerSettings, RandomStream, decode_state, encode_state, graft
 from esper_core.growth.journal import Network, read_network
 from esper_core.growth.serialization import load_model_state, model_state
 from esper_core.leyline import GrowthError, SlotPlace, State

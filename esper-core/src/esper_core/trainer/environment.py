@@ -35,14 +35,7 @@ from esper_core.plugins.isolation import attempt
 from esper_core.plugins.process_state import Guard, Memory, Scope
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import IMAGES, BatchOrder, feed_for, sent
-from esper_core.trainer.forward import (
-    CompiledHost,
-    ForwardPass,
-    Notices,
-    channels_last,
-    lay_out,
-    torch_compiler,
-)
+from esper_core.trainer.forward import CompiledHost, ForwardPass, Notices, channels_last, lay_out, torch_compiler
 from esper_core.trainer.growing_network import GrowingNetwork
 from esper_core.trainer.measurements import Evaluation, evaluate
 from esper_core.trainer.operations import OperationCount

@@ -14,13 +14,7 @@ from pydantic import TypeAdapter
 
 from esper_core.governor import Act
 from esper_core.growth import Growth, Transition
-from esper_core.leyline.events import (
-    EpisodeFinished,
-    GovernorActed,
-    SeedLost,
-    StageChanged,
-    StepFinished,
-)
+from esper_core.leyline.events import EpisodeFinished, GovernorActed, SeedLost, StageChanged, StepFinished
 from esper_core.leyline.signals import Signals  # noqa: TC001  pydantic reads the fields of Ending
 
 if TYPE_CHECKING:

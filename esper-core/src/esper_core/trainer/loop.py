@@ -30,12 +30,7 @@ from esper_core.leyline.errors import GovernorStop, Problem
 from esper_core.leyline.events import UpdateFinished
 from esper_core.leyline.signals import HealthSnapshot
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.event_records import (
-    governor_acted,
-    seeds_lost,
-    stages_changed,
-    steps_finished,
-)
+from esper_core.trainer.event_records import governor_acted, seeds_lost, stages_changed, steps_finished
 from esper_core.trainer.study import warn_of_loss_scales
 
 if TYPE_CHECKING:

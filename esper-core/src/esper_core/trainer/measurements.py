@@ -24,15 +24,7 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from esper_core.growth import (
-    Counterfactuals,
-    decode_state,
-    device_of,
-    encode_state,
-    host_parameters,
-    paired,
-    read_gain,
-)
+from esper_core.growth import Counterfactuals, decode_state, device_of, encode_state, host_parameters, paired, read_gain
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import GradientHealth, SeedSignals, Signals, SlotSignals

@@ -16,12 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.errors import (
-    GovernorStop,
-    PluginError,
-    Problem,
-    RunFolderError,
-)
+from esper_core.leyline.errors import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.files import append_regular, refuse_special
 from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen

@@ -21,17 +21,7 @@ from esper_core.leyline.files import read_start
 from esper_run.config.contradictions import contradictions
 from esper_run.config.errors import entry_at, model_problems
 from esper_run.config.model import RunConfig
-from esper_run.config.values import (
-    MAX_BYTES,
-    KeyPath,
-    Node,
-    SourcePosition,
-    cut,
-    parse_path,
-    path_text,
-    shown,
-    visible,
-)
+from esper_run.config.values import MAX_BYTES, KeyPath, Node, SourcePosition, cut, parse_path, path_text, shown, visible
 from esper_run.config.yaml import dump, read_document, read_value
 
 if TYPE_CHECKING:

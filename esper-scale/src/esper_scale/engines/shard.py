@@ -16,14 +16,7 @@ from esper_core.leyline.lifecycle import Stage
 from esper_core.plugins import location_of
 from esper_core.trainer import Pool
 from esper_scale.engines.breadcrumbs import Breadcrumb
-from esper_scale.engines.protocol import (
-    EnvironmentStatus,
-    PackedState,
-    Reply,
-    Request,
-    pack,
-    unpack,
-)
+from esper_scale.engines.protocol import EnvironmentStatus, PackedState, Reply, Request, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

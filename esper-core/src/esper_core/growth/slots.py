@@ -74,7 +74,7 @@ class Slot(nn.Module):
         """Number of the incubating seed that acts at the target of its alpha for now; a seed would be a submodule."""
         self._disabled = False
         self._tapped: list[tuple[Tensor, Any]] | None = None
-        self.entered: Callable[[Seed], AbstractContextManager[object]] = _unobserved
+        self.entered: Callable[[Seed], AbstractContextManager[object]] = nullcontext
         """Called where the code of a seed begins to run; an engine notes there which seed that is."""
 
     @property
@@ -179,10 +179,6 @@ class Slot(nn.Module):
         """Return the dtype in which a seed here computes: that of the module's output, unless the model was cast."""
         model_dtype = dtype_of(model)
         return self.dtypes[0] if self.dtypes is not None and self.dtypes[1] is model_dtype else model_dtype
-
-
-def _unobserved(seed: Seed) -> AbstractContextManager[object]:  # a function of the module, as slots are pickled
-    return nullcontext()
 
 
 class Slots:

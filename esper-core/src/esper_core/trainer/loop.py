@@ -77,7 +77,7 @@ def run_study(
                 # They reward the actions of the step before, which ``decide`` replaces by new ones.
                 recorder.rewarded(result.rewards)
                 actions_E = decide(study, recorder, result.signals, rolled=result.rolled)
-            stepper.act(step, result.rewards, actions_E)
+            stepper.act(result, actions_E)
             # Before the pause: a checkpoint that it writes goes on with the next step.
             progress.step += 1
             pause(progress)
@@ -210,16 +210,16 @@ class Stepper:
             rewards_E = [None] * len(signals_E) if self.score is None else self.score(signals_E, decisions)
         return StepResult(step, signals_E, rewards_E, rolled)
 
-    def act(self, step: int, rewards_E: Sequence[RewardBreakdown | None], actions_E: Sequence[Action]) -> None:
-        """Carry out one action in each environment, and end the step."""
-        environments, signals_E = self.pool.environments, self.pool.latest
+    def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
+        """Carry out one action in each environment, and end the step that had this result."""
+        environments, step = self.pool.environments, result.step
         with self.clock.region("grow"):
             changes, unborn = self.pool.apply(actions_E, step)
         with self.clock.region("telemetry"):
             self.bus.publish(
                 *stages_changed(environments, changes, step),
                 *seeds_lost(environments, unborn, step, self.packages),
-                *steps_finished(environments, signals_E, rewards_E, actions_E, step),
+                *steps_finished(environments, result.signals, result.rewards, actions_E, step),
             )
             self.bus.settle()
 

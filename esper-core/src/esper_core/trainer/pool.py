@@ -136,15 +136,14 @@ class Phases(Roster[N]):
 
         self._numbers = self.run_each(running, measure, f"when its seeds were measured, step {step}")
 
-    def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured, let the gates look at it, and return ``latest``.
+    def synchronise(self, step: int) -> None:
+        """Read what was measured, and let the gates look at it; ``latest`` has the signals.
 
         This is the one place in a step where the host waits for the device. The signals of an episode that is over are
         its last ones.
         """
         for environment, numbers in self._read(self._numbers):
             environment.signals = environment.network.conclude_step(step, numbers)
-        return self.latest
 
     def heal(self, step: int) -> LostSeeds:
         """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""

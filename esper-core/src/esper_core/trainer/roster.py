@@ -88,8 +88,8 @@ class Roster(Protocol[M]):
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split."""
 
-    def synchronise(self, step: int) -> list[Signals]:
-        """Read what was measured, let the gates look at it, and return ``latest``."""
+    def synchronise(self, step: int) -> None:
+        """Read what was measured, and let the gates look at it; ``latest`` has the signals."""
 
     def heal(self, step: int) -> LostSeeds:
         """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""

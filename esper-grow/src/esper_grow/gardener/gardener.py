@@ -246,7 +246,7 @@ class Gardener:
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
             action = self._decide(result.step, result.signals[0], rolled_back=bool(result.rolled))
-            self._stepper.act(result.step, result.rewards, [action])
+            self._stepper.act(result, [action])
         self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
         self._environment.warn_of_surplus()

@@ -158,7 +158,7 @@ class Episode:
             raise RuntimeError(msg)
         self._refuse_masked(action, now)
         with one_thread():
-            self._stepper.act(now.observation.step, [now.reward], [action])
+            self._stepper.act(self._result, [action])
             done, self._now = now.observation.step + 1, None
             if not self._pool.running() or done == self.steps:
                 return self._conclude(done)
@@ -182,7 +182,7 @@ class Episode:
         return self._rewards.score([*signals_E, twin], decisions)[:1]
 
     def _advance(self, step: int) -> EpisodeStep:
-        result = self._stepper.advance(step)
+        self._result = result = self._stepper.advance(step)
         if step in self.twin_of(self._seed).rolled_back:
             self._pool.environments[0].network.gains.forget_lead()
         return self._step_of(result.signals, result.rewards[0], rolled_back=bool(result.rolled))

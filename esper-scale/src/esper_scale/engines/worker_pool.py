@@ -104,9 +104,9 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Measure every environment on the validation split."""
         self._call(Shard.evaluate, step)
 
-    def synchronise(self, step: int) -> list[Signals]:
+    def synchronise(self, step: int) -> None:
         """Read what was measured."""
-        return self._call(Shard.synchronise, step)
+        self._call(Shard.synchronise, step)
 
     def heal(self, step: int) -> LostSeeds:
         """Take out seeds that broke a loss."""

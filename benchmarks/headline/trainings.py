@@ -211,7 +211,7 @@ def measure(recipe: Recipe, model: nn.Module, name: str) -> tuple[float, float, 
     """Return loss, accuracy, and the accuracy of each class where there are at most ten."""
     split = recipe.data[name]  # type: ignore[index]
     evaluation = evaluate(model, recipe.task, split)
-    loss, metric = (float(mean) for mean in evaluation.means())
+    loss, metric = (float(mean) for mean in evaluation.means)
     classes: list[float] = []
     if split.targets.dim() == 1 and recipe.task.shape.outputs <= 10:
         model.eval()

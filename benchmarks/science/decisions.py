@@ -130,7 +130,7 @@ def train_static(place: Place, seed: int) -> dict[str, Any]:
         model = build(recipe, architecture, seed)
         loop = Loop(recipe, model, Setting(place.rate, "cosine"), seed, operations_of(recipe, architecture))
         loop.train(cell.steps, cell.steps * cell.batches, ())
-        accuracies[architecture] = POINTS * float(evaluate(model, recipe.task, recipe.data["test"]).means()[1])
+        accuracies[architecture] = POINTS * float(evaluate(model, recipe.task, recipe.data["test"]).means[1])
         scores[architecture] = evaluate(model, recipe.task, recipe.data["validation"], evidence="metric").evidence
     errors = {
         architecture: POINTS * float((score - scores[HOST]).std() / math.sqrt(len(score)))

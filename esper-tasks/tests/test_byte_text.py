@@ -79,7 +79,7 @@ def test_perplexity_is_computed_over_all_bytes(task):
             outputs[0].scatter_(1, few.targets[0][:, None], 1e4)
             return outputs
 
-    measured = evaluate(Guess(), task, few, few.inputs.device)
+    measured = evaluate(Guess(), task, few)
     assert measured.losses.tolist() == pytest.approx([0.0, math.log(256)])
     assert measured.metric.item() == pytest.approx(16.0)
 

@@ -108,7 +108,7 @@ def judged_by_latest_weights(world: Any) -> bool:
     environment = world.environment(steps=2)
     judged = environment.evaluate("validation")
     latest = environment.network.evaluate(lambda: environment._evaluate("validation"), averaged=False)
-    return torch.equal(judged, latest.means())
+    return torch.equal(judged, latest.means)
 
 
 def presence(world: Any) -> str:

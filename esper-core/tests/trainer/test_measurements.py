@@ -50,10 +50,10 @@ def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples():
 def test_networks_are_compared_by_loss_or_metric_of_which_less_is_better(direction):
     environment = begin(make_recipe())
     task, split = environment.recipe.task, environment.recipe.data["validation"]
-    by_loss = evaluate(environment.model, task, split, split.inputs.device)
+    by_loss = evaluate(environment.model, task, split)
     assert torch.equal(by_loss.evidence, by_loss.losses)
     task.metric = replace(task.metric, direction=direction)
-    by_metric = evaluate(environment.model, task, split, split.inputs.device, evidence="metric")
+    by_metric = evaluate(environment.model, task, split, evidence="metric")
     assert torch.equal(by_metric.losses, by_loss.losses)
     sign = -1 if direction == "up" else 1
     assert by_metric.evidence.mean().item() == pytest.approx(sign * by_metric.metric.item())

@@ -278,7 +278,7 @@ class Environment:
         self._operations.evaluate(self.garden, len(evaluation.losses))
         if split == "validation":
             self.network.evaluation = evaluation
-        return evaluation.means()
+        return evaluation.means
 
     def _evaluate(self, split: SplitName) -> Evaluation:
         recipe = self.recipe

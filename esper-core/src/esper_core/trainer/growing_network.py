@@ -350,7 +350,7 @@ class GrowingNetwork:
 
     def numbers(self) -> Tensor:
         """Return all measurements of this step as one tensor on the device."""
-        return self.measurements.numbers(self.evaluation.means())
+        return self.measurements.numbers(self.evaluation.means)
 
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""

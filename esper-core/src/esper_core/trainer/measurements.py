@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Averages, Garden, RandomStream, Seed
+    from esper_core.growth.slots import Slot
     from esper_core.leyline import Gain, Operations, Split, Task
 
 log = logging.getLogger("esper")
@@ -52,10 +53,11 @@ class Evaluation:
     losses: Tensor
     metric: Tensor
     evidence: Tensor
+    means: Tensor = field(init=False)
+    """(mean loss, metric)."""
 
-    def means(self) -> Tensor:
-        """Return (mean loss, metric)."""
-        return torch.stack([self.losses.mean(), self.metric])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "means", torch.stack([self.losses.mean(), self.metric]))
 
 
 def evaluate(
@@ -333,19 +335,20 @@ class StepMeasurements:
                 margin=measured.margins.get(seed.number),
             )
 
+        seeds = self._garden.all_seeds()
         return Signals(
             step=step,
             train_loss=measured.train_loss,
             validation_loss=measured.validation_loss,
             validation_metric=measured.validation_metric,
-            parameters=count_parameters(self._garden.model),
+            parameters=self._host_parameters + sum(seed.parameter_count for _, seed in seeds),
             host_parameters=self._host_parameters,
             slots=tuple(
                 SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(signals_of, slot.nursery)))
                 for slot in self._garden.slots.values()
             ),
             loss_scale=measured.loss_scale,
-            flops=self._flops(),
+            flops=self._flops(seeds),
             host_flops=None if self._operations is None else self._operations.host,
         )
 
@@ -360,13 +363,13 @@ class StepMeasurements:
         self.train_loss, self.gradients = saved["train_loss"], saved["gradients"]
         self.incubation_losses = saved["incubation_losses"]
 
-    def _flops(self) -> int | None:
+    def _flops(self, seeds: Iterable[tuple[Slot, Seed]]) -> int | None:
         """Return the operations of one inference; a seed in isolation takes no part in it."""
         if self._operations is None:
             return None
         acting = (
             (slot.name, seed.blueprint)
-            for slot, seed in self._garden.all_seeds()
+            for slot, seed in seeds
             if seed.stage is Stage.FOSSILISED or seed.alpha.value > 0.0
         )
         return self._operations.host + sum(self._operations.blocks[block] for block in acting)

@@ -372,7 +372,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
 def grown_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the parameters of the seeds in a model, with names that begin with those of their slots."""
-    for slot in Host(model).slots.each():
+    for slot in Host(model).slots.by_module.values():
         yield from slot.named_parameters(prefix=slot.name)
 
 

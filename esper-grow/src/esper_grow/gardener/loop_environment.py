@@ -178,7 +178,7 @@ class LoopEnvironment:
         """Evaluate the network as it acts now; there is no other split than that for validation."""
         evaluate = partial(self._validation.evaluate, self.network.model, self._autocast)
         self.network.evaluation = self.network.evaluate(evaluate)
-        return self.network.evaluation.means()
+        return self.network.evaluation.means
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure the gain of each seed on its branch. A loop has no twin."""

@@ -32,6 +32,21 @@ def call(model: nn.Module, batch: Any) -> Any:
     return model(batch)
 
 
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in ``value``, in its own order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_in(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """A batch of ``size`` examples, and ``run``, which runs a model on it."""
@@ -39,6 +54,8 @@ class Example:
     batch: Any
     size: int
     run: Run = call
+
+    tensors_in = staticmethod(tensors_in)
 
     @classmethod
     def of(cls, batch: Any) -> Example:
@@ -106,21 +123,6 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
             object.__setattr__(changed, field.name, map_tensors(getattr(value, field.name), change))
         return changed
     return value
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in ``value``, in its own order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors_in(part)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
 
 
 Container = Literal["tuple", "list", "named tuple", "mapping", "dataclass"]

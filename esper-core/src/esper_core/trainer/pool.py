@@ -250,13 +250,8 @@ class Phases(Roster[N]):
             environment.signals = latest[environment.pool_index]
 
     def run_each(self, environments: Sequence[N], act: Callable[[N], T], doing: str) -> dict[N, T]:
-        """Return what ``act`` gives for each of these environments, each on its lane.
-
-        ``doing`` says for messages what they are doing.
-        """
-        by_index = {environment.pool_index: environment for environment in environments}
-        done = self._lanes.run(by_index, lambda pool_index: act(by_index[pool_index]))
-        return dict(zip(environments, done, strict=True))
+        """Return what ``act`` gives for each of these environments; ``doing`` says for messages what they are doing."""
+        return {environment: act(environment) for environment in environments}
 
     def train_each(self, environments: Sequence[N], doing: str) -> dict[N, list[Transition]]:
         """Train each of these environments for a step, and return their seeds' changes of stage."""
@@ -271,7 +266,7 @@ class Phases(Roster[N]):
         if not numbers:
             return []
         # Lanes have streams of their own on a GPU, and a copy to the host waits only for the current one.
-        self._lanes.drain(environment.pool_index for environment in numbers)
+        self._lanes.drain([environment.pool_index for environment in numbers])
         # Each is copied by itself, because tensors on several GPUs cannot be joined there.
         on_host = torch.cat([tensor.reshape(-1).cpu() for tensor in numbers.values()])
         parts = on_host.split([tensor.numel() for tensor in numbers.values()])

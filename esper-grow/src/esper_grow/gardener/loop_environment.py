@@ -63,7 +63,7 @@ class BatchFeed:
 
         A batch that is passed again without a step between counts once, as the mean loss of both would be the same.
         """
-        tensors, latest = tuple(Example.of(batch).tensors()), self._latest
+        tensors, latest = tuple(Example.tensors_in(batch)), self._latest
         stepped, self._latest = self._counted > self._taken, tensors
         repeated = bool(tensors) and [id(tensor) for tensor in tensors] == [id(tensor) for tensor in latest]
         if repeated and not stepped:

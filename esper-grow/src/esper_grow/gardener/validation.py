@@ -153,9 +153,10 @@ class Validation:
             log.warning("%s", Problem("E361", message, hint=f"No seed can be kept: {advice}."))
         self._counted = True
 
-    def _warn_of_trained(self, batch: Any, device: torch.device) -> None:
+    def _warn_of_trained(self, batch: Any) -> None:
         """Log a warning, once, if a batch of the loop is one of the validation data (E372)."""
-        if self._seen is not None and not self._trained and bool((self._seen == fingerprint(batch, device)).any()):
+        seen = self._seen
+        if seen is not None and not self._trained and bool((seen == fingerprint(batch, seen.device)).any()):
             self._trained = True
             message = "a batch of the validation data was passed to step(), as one that the loop trains on"
             hint = "Gains would be measured on data that seeds have learned. Hold out other examples."
@@ -163,9 +164,8 @@ class Validation:
 
     def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
         """Return the mean loss on a batch of the loop, in evaluation mode; a warning is logged if it is held out."""
-        host = Host(model)
-        self._warn_of_trained(batch, host.device)
-        with torch.no_grad(), host.evaluating(), autocast():
+        self._warn_of_trained(batch)
+        with torch.no_grad(), Host(model).evaluating(), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
 
 
@@ -213,7 +213,7 @@ def noted(describe: Callable[[], str]) -> Iterator[None]:
 
 def kind_of(batch: Any) -> str:
     """Describe a batch for a message: ``tuple with tensors of shape (8, 3), (8,)``."""
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in Example.of(batch).tensors())
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in Example.tensors_in(batch))
     return f"{type(batch).__name__} with tensors of shape {shapes}" if shapes else type(batch).__name__
 
 
@@ -255,7 +255,7 @@ def example_of(validation: Iterable[Any]) -> Any:
 
 def fingerprint(batch: Any, device: torch.device) -> Tensor:
     """Return a number that tells batches apart: the sum of a batch's first values, weighted by position."""
-    first = next((tensor for tensor in Example.of(batch).tensors() if tensor.numel()), torch.zeros(1))
+    first = next((tensor for tensor in Example.tensors_in(batch) if tensor.numel()), torch.zeros(1))
     flat = first.detach().reshape(-1)[:4096].double()
     return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)
 

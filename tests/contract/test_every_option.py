@@ -234,7 +234,7 @@ def is_in_a_group(world: Any) -> bool:
 
 
 def lays_channels_last(world: Any) -> bool:
-    weight: torch.Tensor = world.recipe.build_host().middle[0].weight
+    weight: torch.Tensor = world.recipe.build_host().middle.conv.weight
     return weight.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -161,6 +161,20 @@ class EachToken(nn.Module):
         return mixed
 
 
+class ConvNormReLU(nn.Module):
+    """A convolution without a bias, over images or else sequences, a normalisation, and a ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, two: bool) -> None:
+        super().__init__()
+        convolution = nn.Conv2d if two else nn.Conv1d
+        self.conv = convolution(inputs, outputs, kernel, padding=kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(outputs) if two else nn.BatchNorm1d(outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return features of the size of the inputs."""
+        return functional.relu(self.norm(self.conv(inputs)))
+
+
 SMALLEST = 8
 """Smallest height, width or length that three poolings leave above 0."""
 
@@ -179,9 +193,9 @@ class Convolutional(nn.Module):
     def __init__(self, shape: DataShape, channels: int, kernel: int) -> None:
         super().__init__()
         inputs, two = shape.example[0], shape.kind == "image"
-        self.early = _block(inputs, channels, kernel, two=two)
-        self.middle = _block(channels, 2 * channels, kernel, two=two)
-        self.late = _block(2 * channels, 4 * channels, kernel, two=two)
+        self.early = ConvNormReLU(inputs, channels, kernel, two=two)
+        self.middle = ConvNormReLU(channels, 2 * channels, kernel, two=two)
+        self.late = ConvNormReLU(2 * channels, 4 * channels, kernel, two=two)
         self.pools = nn.ModuleList(nn.MaxPool2d(2) if two else nn.MaxPool1d(2) for _ in range(3))
         self.features = nn.Sequential(nn.AdaptiveAvgPool2d(1) if two else nn.AdaptiveAvgPool1d(1), nn.Flatten())
         self.head = nn.Linear(4 * channels, shape.outputs)
@@ -244,14 +258,6 @@ def wide_cnn1d(shape: DataShape, *, channels: int = 25, kernel: OddWidth = 3) ->
     """
     settings = WideCnn1dSettings(channels=channels, kernel=kernel)
     return cnn1d(shape, channels=settings.channels, kernel=settings.kernel)
-
-
-def _block(inputs: int, outputs: int, kernel: int, *, two: bool) -> nn.Sequential:
-    if two:
-        convolution: nn.Module = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
-        return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
-    convolution = nn.Conv1d(inputs, outputs, kernel, padding=kernel // 2, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm1d(outputs), nn.ReLU())
 
 
 class Transformer(nn.Module):

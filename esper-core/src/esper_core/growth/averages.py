@@ -22,7 +22,6 @@ from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from esper_core.growth.garden import Garden
     from esper_core.growth.seeds import Seed
@@ -149,27 +148,27 @@ class Averages:
         left = 0.5 ** (batches / self._half_life) if self._half_life else 0.0
         return min(max(left, LEAST_CORRELATION), MOST_CORRELATION)
 
-    def judged(self, number: int | None = None) -> AbstractContextManager[None]:
-        """Return a context in which the network has its average weights, and an incubating seed, if given, its target.
+    @contextmanager
+    def judged(self, number: int | None = None) -> Iterator[None]:
+        """Let the network have its average weights in the ``with`` block, and an incubating seed, if given, its target.
 
         Where there are no averages it has its own weights.
         """
-        trial = nullcontext() if number is None else self._garden.incubating[number].trial()
-        return trial if self._host is None else self._averaged(number, trial, self._host)
-
-    @contextmanager
-    def _averaged(
-        self, number: int | None, trial: AbstractContextManager[None], host: RunningAverage
-    ) -> Iterator[None]:
+        if self._host is None:
+            with nullcontext() if number is None else self._garden.incubating[number].trial():
+                yield
+            return
         self._follow()
         if number is None:
-            with host.applied():
+            with self._host.applied():
                 yield
-        elif self._garden.incubating[number].seed.presence is Presence.BRANCHED:
-            with trial, self._apart[number].applied():  # the branch's weights are in their places first
+            return
+        incubation, average = self._garden.incubating[number], self._apart[number]
+        if incubation.seed.presence is Presence.BRANCHED:
+            with incubation.trial(), average.applied():  # the branch's weights are in their places first
                 yield
         else:
-            with host.applied(), self._apart[number].applied(), trial:
+            with self._host.applied(), average.applied(), incubation.trial():
                 yield
 
     def forget(self) -> None:

@@ -175,7 +175,7 @@ class Garden:
             seed.presence = Presence.ACTING
             del self.incubating[seed.number]
         yield Transition.of(slot, seed, before, self.gates.explain(reason, seed))
-        for place, other in list(self._living()):
+        for place, other in list(self.living()):
             if other is not seed and (place is slot or other.presence is Presence.BRANCHED):
                 yield self._remove(place, other, other.pass_on(SeedEvent.REMOVE), Reason(Cause.NURSERY, seed.blueprint))
 
@@ -204,14 +204,14 @@ class Garden:
 
     def open_step(self) -> list[Transition]:
         """Begin a step: schedules set learning rates, and newborn seeds start to train."""
-        newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
+        newborn = [(slot, seed) for slot, seed in self.living() if seed.stage is Stage.GERMINATED]
         with self._transaction():  # a seed that no optimizer owns does not start
             self.keeper.open_step()
             return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), STEP_BEGAN) for slot, seed in newborn]
 
     def tick(self) -> None:
         """Begin a batch: every alpha that moves moves on."""
-        for _, seed in self._living():
+        for _, seed in self.living():
             seed.alpha.tick()
 
     def close_step(self) -> list[Transition]:
@@ -242,7 +242,7 @@ class Garden:
         self, reason: Reason, slots: Collection[str] | None = None, number: int | None = None
     ) -> list[Transition]:
         """Prune living seeds at once, whatever their alpha: all, those of ``slots``, or the one of ``number``."""
-        living = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
+        living = [(slot, seed) for slot, seed in self.living() if slots is None or slot.name in slots]
         doomed = [(slot, seed) for slot, seed in living if number in (None, seed.number)]
         if not doomed:
             return []
@@ -272,24 +272,29 @@ class Garden:
     @property
     def blended(self) -> tuple[int, ...]:
         """Numbers of the living seeds that act on the host."""
-        return tuple(seed.number for _, seed in self._acting())
+        return tuple(seed.number for _, seed in self.acting())
 
     @property
     def blended_slots(self) -> tuple[str, ...]:
         """The slots whose living seeds act on the host."""
-        return tuple(slot.name for slot, _ in self._acting())
+        return tuple(slot.name for slot, _ in self.acting())
 
     def all_seeds(self) -> list[tuple[Slot, Seed]]:
         """Return every seed, fossils too, with its slot."""
         return [(slot, seed) for slot in self.slots.values() for seed in slot.seeds]
 
+    def living(self) -> list[tuple[Slot, Seed]]:
+        """Return the seeds that are neither fossilised nor pruned, with their slots."""
+        return [(slot, seed) for slot, seed in self.all_seeds() if seed.stage is not Stage.FOSSILISED]
+
+    def acting(self) -> list[tuple[Slot, Seed]]:
+        """Return the living seeds that act on the host, with their slots."""
+        acting = Presence.ACTING
+        return [(slot, seed) for slot, seed in self.living() if seed.presence is acting and seed.stage in BLENDED]
+
     def living_seeds(self) -> list[Seed]:
         """Return the seeds that are neither fossilised nor pruned."""
-        return [seed for _, seed in self._living()]
-
-    def slot_of(self, number: int) -> tuple[Slot, Seed]:
-        """Return the living seed of this number, with its slot."""
-        return next((slot, seed) for slot, seed in self._living() if seed.number == number)
+        return [seed for _, seed in self.living()]
 
     def incubate(self, number: int, *parts: PartLoss) -> None:
         """Train one incubating seed on one batch, if it still lives. Each of ``parts`` returns the loss of a part."""
@@ -308,13 +313,6 @@ class Garden:
         opens = self._settings.incubation == "branch" and not self.blended  # a loaded network may hold acting seeds
         on_branch = opens or seed.presence is Presence.BRANCHED
         return (Branch if on_branch else Shadow)(self.model, slot, seed, self.keeper, stream)
-
-    def _acting(self) -> list[tuple[Slot, Seed]]:
-        acting = Presence.ACTING
-        return [(slot, seed) for slot, seed in self._living() if seed.presence is acting and seed.stage in BLENDED]
-
-    def _living(self) -> list[tuple[Slot, Seed]]:
-        return [(slot, seed) for slot, seed in self.all_seeds() if seed.stage is not Stage.FOSSILISED]
 
     def _adopt_seeds(self) -> None:
         """Train the seeds that a loaded model holds already."""

@@ -304,7 +304,7 @@ class GrowingNetwork:
         if not blended:
             return nullcontext()
         # Nothing tells them apart there. The youngest counts, since the others have been through such passes before.
-        slot, seed = self.garden.slot_of(max(blended))
+        slot, seed = max(self.garden.acting(), key=lambda place: place[1].number)
         return slot.entered(seed)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:

@@ -116,9 +116,8 @@ class Shard(Pool):
             title = next(variety.title for variety in varieties if variety.id == action.blueprint)
             component = f"{title} when it was built in slot {action.slot}"
             breadcrumb = self._breadcrumb(pool_index, component, action.slot, action.blueprint)
-        elif method == "packed_states" and (living := environment.garden.living_seeds()):
-            number = max(seed.number for seed in living)
-            slot, seed = environment.garden.slot_of(number)
+        elif method == "packed_states" and (living := environment.garden.living()):
+            slot, seed = max(living, key=lambda place: place[1].number)
             breadcrumb = self._breadcrumb_of(pool_index, slot.name, seed)
         self._breadcrumbs.leave(breadcrumb)
 

@@ -292,11 +292,33 @@ def test_episodes_that_are_too_short_are_reported():
 
 
 @pytest.mark.parametrize(
-    ("steps", "preview", "speed"), [(4, 1, 1), (8, 3, 1), (10, 5, 1), (12, 6, 1), (14, 6, 2), (15, 6, 4), (40, 6, 4)]
+    ("steps", "preview", "speed"),
+    [(4, 1, 1), (8, 3, 1), (10, 5, 1), (12, 5, 2), (13, 6, 1), (15, 6, 2), (17, 6, 3), (19, 6, 4), (40, 6, 4)],
 )
 def test_previews_and_ramps_become_shorter_in_a_short_loop(steps, preview, speed):
     policy = Heuristic(SPACE).for_loop(steps)
     assert (policy.settings.preview, policy.settings.speed, policy.impossible(steps)) == (preview, speed, ())
+
+
+@pytest.mark.parametrize(("steps", "look"), [(8, 3), (10, 5), (12, 5), *((steps, 8) for steps in range(13, 21))])
+def test_a_short_loop_keeps_a_seed_that_its_gate_lets_pass_at_the_last_look_that_counts(steps, look):
+    policy, shown = Heuristic(SPACE).for_loop(steps), Opinion(Finding.SHOWN)
+    stage, since, actions = Stage.GERMINATED, 0, []
+    for step in range(steps):
+        age = step - since
+        if stage is Stage.BLENDING and age == policy.settings.speed:
+            stage, since, age = Stage.HOLDING, step, 0
+        opens = age >= look if stage is Stage.TRAINING else age >= 2
+        living = seed("a/mlp", stage, age=step, opinion=shown if opens else Opinion(Finding.UNKNOWN))
+        observation = seen(step, slot("late", *([living] if step else [])), steps=steps)
+        refused = () if opens else (Op.ADVANCE, Op.FOSSILISE)
+        action = policy.act([observation], [mask_of(observation, refused=refused)])[0].op
+        if action is not Op.WAIT:
+            actions.append(action)
+            stage, since = (Stage.BLENDING, step) if action is Op.ADVANCE else (Stage.TRAINING, since)
+            if action in (Op.FOSSILISE, Op.PRUNE):
+                break
+    assert actions == [Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE]
 
 
 def test_a_state_is_json_even_where_gains_are_infinite_or_only_hoped_for():

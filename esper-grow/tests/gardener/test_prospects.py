@@ -55,9 +55,9 @@ def train(gardener: Gardener, tends: int, batches: int = 12) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_seed_is_kept_in_eight_tends_and_early_stopping_can_watch_its_branch(caplog):
-    """The default policy has previews and ramps for forty calls; they become shorter."""
-    reports = train(gardener_of(host(), 8, growth={"price": 1e-6}), 8)
+def test_a_seed_is_kept_in_thirteen_tends_and_early_stopping_can_watch_its_branch(caplog):
+    """The default policy has previews and ramps for forty calls; they become shorter. Its gain is shown at look 8."""
+    reports = train(gardener_of(host(), 13), 13)
     assert [change.blueprint for report in reports for change in report.kept] == ["blueprints/conv_light"]
     assert caplog.text == ""
     (gain,) = (seed.gain.mean for slot in reports[4].signals.slots for seed in slot.seeds)

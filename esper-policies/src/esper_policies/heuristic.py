@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ConfigDict, TypeAdapter
 
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
-from esper_core.leyline.constants import FIRST_LOOK
+from esper_core.leyline.constants import FIRST_LOOK, GATE_DECISIONS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_core.leyline.signals import Finding
 from esper_policies.forecasts import Forecast
@@ -265,7 +265,7 @@ LONG: Final = 50
 """Steps of an episode that count for how long previews may last: in a longer one they take no longer to show."""
 
 STEPS_AFTER_RAMP: Final = FIRST_LOOK
-"""Steps that a short loop reserves for a seed that is blended in, before which no gate decides."""
+"""Steps that a loop reserves for a seed that is blended in, before which no gate decides."""
 
 
 @dataclass(slots=True)
@@ -424,14 +424,13 @@ class Heuristic:
     def for_loop(self, steps: int) -> Heuristic:
         """Return the policy for an own loop of so many steps.
 
-        Where the steps are too few, the ramps become shorter, then the preview.
+        Where the steps are too few, the preview ends with an earlier decision of the gate, and ramps become shorter.
         """
-        settings = self.settings
-        if self.impossible(steps):
-            room = steps - STEPS_AFTER_RAMP - settings.preview
-            speed = max(1, min(settings.speed, room // 2))
-            preview = max(1, min(settings.preview, steps - STEPS_AFTER_RAMP - 2 * speed))
-            settings = settings.model_copy(update={"speed": speed, "preview": preview})
+        settings, room = self.settings, steps - STEPS_AFTER_RAMP
+        decisions = [look for look in GATE_DECISIONS if look + 2 <= room] or [max(1, room - 2)]
+        look = next((look for look in decisions if look >= settings.preview), decisions[-1])
+        speed = max(1, min(settings.speed, (room - look) // 2))
+        settings = settings.model_copy(update={"speed": speed, "preview": min(settings.preview, look)})
         return Heuristic(self.space, **settings.model_dump())
 
     def impossible(self, steps: int) -> tuple[str, ...]:

@@ -175,6 +175,17 @@ def average_in_a_copy(loop: Any) -> None:
     average_by_place(loop, average)
 
 
+def average_in_a_copy_of_the_grafted_model(loop: Any) -> None:
+    average = copy.deepcopy(loop.tended().model)
+
+    def follow() -> None:
+        for name, mean in average.named_parameters():
+            mean.detach().lerp_(loop.model.get_parameter(name).detach(), 0.1)
+
+    loop.after.append(follow)
+    loop.epochs(6)
+
+
 def step_twice(loop: Any) -> None:
     loop.tended(GERMINATE)
     loop.after.append(lambda: loop.gardener.step(loop.batches[0]) or loop.gardener.step(loop.batches[0]))
@@ -234,6 +245,7 @@ def load_what_was_before(loop: Any) -> None:
         (average_in_a_list, r"E349 an average of the weights \(list\) was made before test/local-conv was kept"),
         (average_in_a_dict, r"E349 an average of the weights \(dict\) was made before"),
         (average_in_a_copy, r"E349 an average of the weights \(NoisyHost\) was made before"),
+        (average_in_a_copy_of_the_grafted_model, r"E349 an average of the weights \(NoisyHost\) was made before"),
         (step_twice, "E370 .*twice with a batch"),
         (train_on_validation_data, "E372 .*passed to step"),
         (fill_all_slots, "E373 no slot is free.*stem keeps 1"),

@@ -74,6 +74,7 @@ def test_a_seed_is_kept_in_thirteen_tends_and_early_stopping_can_watch_its_branc
             {"steps": 3, "growth": {"gates": "off"}},
             r"E380 3 calls of tend\(\) are too few for any blueprint, .*needs 4",
         ),
+        ({"steps": 1}, r"E380 1 call of tend\(\) is too few for any seed "),
         ({"steps": 14}, ""),
         ({"growth": {"price": 0.01}}, r"E381 no seed can be kept: conv_light.* costs 6.56 nats .*\"price\": 1e-05"),
         ({"growth": {"price": 6e-4}}, "E381 hardly any seed can be kept: conv_light.* 0.3936 nats"),

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA, GATE_DECISIONS, MIN_EXAMPLES_FOR_EVIDENCE
-from esper_core.leyline.errors import Problem
+from esper_core.leyline.errors import Problem, plural
 from esper_core.leyline.lifecycle import SlotState
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class Prospects:
             "A trainer's callback does so with  every=20."
         )
         for plan in plans:
-            message = f"{self._steps} calls of tend() are too few for {plan}"
+            calls = f"{plural(self._steps, 'call')} of tend() {'is' if self._steps == 1 else 'are'}"
+            message = f"{calls} too few for {plan}"
             log.warning("%s", Problem("E380", message, hint=hint))
 
     def _warn_of_price(self, loss: float, share: float) -> None:
@@ -127,7 +128,10 @@ class Prospects:
         log.warning("%s", Problem("E381", message, hint=hint))
 
     def _warn_of_power(self, loss: float, deviation: float, examples: int) -> None:
-        alpha = GATE_ALPHA / 2 / sum(look <= self._steps for look in GATE_DECISIONS)
+        decisions = sum(look <= self._steps for look in GATE_DECISIONS)
+        if not decisions:  # which was told already
+            return
+        alpha = GATE_ALPHA / 2 / decisions
         gain = smallest_gain(deviation, examples, alpha)
         if gain < VISIBLE_SHARE * loss:
             return

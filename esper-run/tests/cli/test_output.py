@@ -12,6 +12,7 @@ import pytest
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
 from esper_run.cli.output import print_facts, print_line, print_outcome, print_problems, print_table, print_warnings
+from esper_run.runs.findings import next_command
 
 PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
 
@@ -133,3 +134,18 @@ def test_outcome_says_how_to_get_a_report_where_no_installed_package_writes_one(
     print_outcome(Outcome(tmp_path, tmp_path, results(0.912), {"total": 2.0, "train": 1.0}))
     line = f"For a report:  pip install 'esper-run[watch]'  and then  esper report {tmp_path}"
     assert line in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("fossils", "title", "command"),
+    [
+        (0.0, "See why nothing was kept", "esper runs show RUN --seeds"),
+        (1.0, "Train enough networks for a verdict", "esper run RUN --set environments=8"),
+    ],
+)
+def test_more_networks_are_recommended_where_something_was_kept_in_few(
+    fossils: float, title: str, command: str
+) -> None:
+    comparison = {"a": "grown", "b": "twin", "verdict": "no difference shown", "why": "too few seeds"}
+    arms = {"grown": {"fossils": fossils}, "twin": {"fossils": 0.0}}
+    assert next_command({"arms": arms, "comparisons": [comparison]}, "RUN", lost=False) == (title, command)

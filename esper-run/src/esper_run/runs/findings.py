@@ -58,8 +58,7 @@ def summary_sentence(results: Mapping[str, Any], *, lost: bool) -> str:
     comparisons, metric = results["comparisons"], metric_of(results)
     if len(results["arms"]) == 1:
         return "The run had one arm, so there is nothing to compare."
-    growing = against_twin(comparisons)
-    grew = any(results["arms"].get(comparison["a"], {}).get("fossils") for comparison in growing)
+    growing, grew = against_twin(comparisons), _grew(results)
     sentence = finding(comparisons, grew=grew, lost=lost)
     if not grew:
         return sentence
@@ -78,12 +77,20 @@ def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[
     reasons = {comparison.get("why") for comparison in against_twin(results["comparisons"])}
     if len(results["arms"]) == 1:
         return "Compare it with the same networks without growth", f"esper run {path} --set twin=true"
+    if reasons and not _grew(results):
+        return "See why nothing was kept", f"esper runs show {path} --seeds"
     if reasons & TOO_FEW:
         from esper_run.runs.statistics import seeds_needed
 
         needed = seeds_needed(len(results["comparisons"]))
         return "Train enough networks for a verdict", f"esper run {path} --set environments={needed}"
     return "See why seeds were kept or pruned", f"esper runs show {path} --seeds"
+
+
+def _grew(results: Mapping[str, Any]) -> bool:
+    """Return whether a network of an arm that is compared with the twin kept anything."""
+    growing = against_twin(results["comparisons"])
+    return any(results["arms"].get(comparison["a"], {}).get("fossils") for comparison in growing)
 
 
 def lost_text(blueprint: str, package: str, what: str, lost: int, tried: int) -> str:

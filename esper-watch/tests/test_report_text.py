@@ -157,7 +157,7 @@ def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run, change):
     run = killed(make_run(environments=2, steps=40, arms=("grown", "twin", "capacity")))
     change(run, "events.jsonl", r'.*"arm":"capacity".*\n', "")
     assert headline_of(run).startswith("The run died: ")
-    assert "2 arms · 2 networks each · 40 steps" in text_of(run)
+    assert re.search(r"2 arms · 2 networks each · 40 steps .* · started [\d-]{10} \d\d:\d\d UTC", text_of(run))
     with FileLock(run / ".lock"):
         assert headline_of(run).startswith("The run is still going. ")
         assert re.search(r"% \(\d+ of 240 steps\), .* so far, .* steps/s, about .* left", text_of(run))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.lifecycle import Stage
@@ -187,6 +188,18 @@ def format_seconds(seconds: float | None) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = [(hours, "h"), (minutes, "min"), (0 if hours else remainder, "s")]
     return " ".join(with_unit(f"{count:,}", unit) for count, unit in parts if count)
+
+
+def format_start(started: Any) -> str:
+    """Return when a run started, as its manifest says, for readers anywhere.
+
+    >>> format_start("2026-11-28T21:05:16+01:00"), format_start(None)
+    ('2026-11-28 20:05 UTC', 'unknown')
+    """
+    try:
+        return f"{datetime.fromisoformat(started).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, TypeError, ValueError):
+        return UNKNOWN
 
 
 def format_reason(reason: Reason) -> str:

@@ -17,6 +17,7 @@ from esper_run.formats import (
     format_percent as format_percent,
     format_rate as format_rate,
     format_seconds as format_seconds,
+    format_start as format_start,
     format_value as format_value,
     is_usable,
     with_unit as with_unit,

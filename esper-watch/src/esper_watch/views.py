@@ -16,11 +16,11 @@ from esper_watch import figures
 from esper_watch.decisions import decisions
 from esper_watch.formats import (
     MAX_SECONDS,
-    UNKNOWN,
     as_number,
     format_command,
     format_number,
     format_percent,
+    format_start,
     short_name,
 )
 from esper_watch.growth import layers_of, network, pictures
@@ -411,7 +411,7 @@ def subtitle(report: Report) -> str:
         suffix = " each" if len(history.arms) + len(later) > 1 else ""
         parts.append(f"{rounds}{plural(started.environments, 'network')}{suffix}")
         parts.append(plural(started.steps, "step"))
-    return " · ".join([*parts, history.status, f"started {report.manifest.get('started', UNKNOWN)}"])
+    return " · ".join([*parts, history.status, f"started {format_start(report.manifest.get('started'))}"])
 
 
 SECTIONS: Final[tuple[Maker, ...]] = (

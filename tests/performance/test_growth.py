@@ -1,5 +1,7 @@
-"""P3, P4, P13, P14: what seeds, slots and snapshots cost on the convolutional host, one thread."""
+"""P3, P4, P13, P14, P19: what seeds, slots, snapshots and averages cost, one thread."""
 
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.perf.figures import Figure
+from benchmarks.perf.workloads import workload
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
 from esper_core.growth import Counterfactuals, Garden, OptimizerKeeper, Variety
@@ -16,6 +19,7 @@ from esper_core.growth.snapshots import Snapshot
 from esper_core.leyline import Action, DataShape, Op
 from esper_core.leyline.lifecycle import Stage
 from esper_core.settings import GrowthConfig, OptimizerConfig
+from esper_core.trainer import Pool
 from esper_tasks.hosts import cnn2d
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -142,3 +146,21 @@ def test_snapshot_of_the_governor(compare, record, quick):
     took = compare({"train": train, "snapshot": partial(snapshot.take, garden)}, 25)
     share = 100 * took["snapshot"] / took["train"]
     record(Figure("P14", "snapshot of the governor, share of a training batch", share, "%", 10.0, 1))
+
+
+@pytest.mark.parametrize(("name", "bound", "turns"), [("conv", 2.0, 20), ("1-d", 5.0, 60)])
+def test_averaging_of_weights(compare, record, quick, name, bound, turns):
+    """A host alone: its training step with a running average of its weights, and without one."""
+    work = workload(name, quick=quick)
+    recipe = work.recipe(channels_last=name == "conv")
+    with ExitStack() as stack:
+        sides = {}
+        for average in (0.0, 16.0):
+            growth = recipe.network.growth.model_copy(update={"average": average})
+            pool = Pool(replace(recipe, network=replace(recipe.network, growth=growth)), ["grown"], 1)
+            stack.enter_context(closing(pool))
+            pool.reset(0, 0)
+            sides[average] = partial(pool.train, 0)
+        took = compare(sides, turns)
+    beyond = 100 * (took[16.0] / took[0.0] - 1)
+    record(Figure("P19", f"{name}: averaging the weights, time beyond a training step", beyond, "%", bound))

@@ -8,7 +8,7 @@ further batches. That takes one more copy of it, and no training.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
@@ -54,16 +54,16 @@ class RunningAverage:
         self._places = self._list_places() if self._places is None else self._places
         groups: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
         for place in self._places:
-            tensor, average = getattr(*place).detach(), before.get(place)
-            if average is None or _form(average) != _form(tensor):
-                self._averages[place], self._batches[place] = tensor.clone(), 1
+            tensor, average = getattr(*place), before.get(place)
+            if average is None or not _is_alike(average, tensor):
+                self._averages[place], self._batches[place] = tensor.detach().clone(), 1
                 continue
             self._averages[place], self._batches[place] = average, batches[place] + 1
             averages, tensors = groups.setdefault(min(self._decay, 1 - 1 / self._batches[place]), ([], []))
             averages.append(average)
             tensors.append(tensor)
         for decay, (averages, tensors) in groups.items():
-            get_ema_multi_avg_fn(decay)(averages, tensors, 1)
+            _averaging(decay)(averages, tensors, 1)
 
     def forget_places(self) -> None:
         """List the places anew in the next batch, because the network may have changed."""
@@ -247,5 +247,9 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
     return places + [place for (place, _), is_finite in zip(buffers, finite, strict=True) if is_finite]
 
 
-def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    return tensor.shape, tensor.dtype, tensor.device
+def _is_alike(average: Tensor, tensor: Tensor) -> bool:
+    return average.shape == tensor.shape and average.dtype == tensor.dtype and average.device == tensor.device
+
+
+# To make the function takes as long as to average a small network with it.
+_averaging = lru_cache(maxsize=8)(get_ema_multi_avg_fn)

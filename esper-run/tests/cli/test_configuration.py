@@ -49,6 +49,18 @@ def test_overlays_are_applied_and_named(esper, file, tmp_path, monkeypatch) -> N
 
 
 @pytest.mark.members
+@pytest.mark.parametrize(
+    ("steps", "gates", "warned"), [(16, "strict", True), (17, "strict", False), (14, "off", True), (15, "off", False)]
+)
+def test_an_episode_without_time_for_the_looks_of_a_gate_is_a_warning(esper, file, steps, gates, warned) -> None:
+    changes = [f"episode.steps={steps}", f"growth.gates='{gates}'", "policy=heuristic"]
+    answer = esper("check", file, *(word for change in changes for word in ("--set", change)))
+    looks = " and 2 more for the gate before keeping" if gates == "strict" else ""
+    note = f"which needs 15 steps (a preview of 6 and two ramps of 4){looks}: raise episode.steps"
+    assert (f"{steps} steps are too few for any blueprint, {note}" in answer.err) == warned
+
+
+@pytest.mark.members
 @pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]])
 def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install, file, command) -> None:
     before = esper(*command, file)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from esper_core.leyline.constants import PREPARATION_SECONDS
+from esper_core.leyline.constants import FIRST_LOOK, PREPARATION_SECONDS
 from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
 from esper_core.leyline.files import is_url
 from esper_run.cli.exits import preparation
@@ -243,12 +243,20 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
     except EsperError as error:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
-    steps = composition.config.episode.steps
     print_warnings([*composition.resolution.warnings, *map(one_line, composition.warnings)])
-    for arm in composition.arms:
-        for note in arm.impossible(steps):
-            print_warnings([f"arm {arm.name}: {steps} steps are too few for {note}: raise episode.steps"])
+    print_warnings(_what_steps_are_too_few_for(composition))
     return composition
+
+
+def _what_steps_are_too_few_for(composition: Composition) -> Iterator[str]:
+    """Yield a warning for each part of a policy's plan that does not fit into an episode."""
+    steps, gated = composition.config.episode.steps, composition.config.growth.gates != "off"
+    for arm in composition.arms:
+        # A policy that goes by gates, not by a plan, also needs their looks at a seed that acts, less that of the ramp.
+        looks = (FIRST_LOOK - 1) * (gated and hasattr(arm.policy, "for_loop"))
+        needed = f" and {looks} more for the gate before keeping" if looks else ""
+        for note in arm.impossible(steps - looks):
+            yield f"arm {arm.name}: {steps} steps are too few for {note}{needed}: raise episode.steps"
 
 
 def _compose(loaded: LoadedConfig, plugins: Plugins) -> Composition:

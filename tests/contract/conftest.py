@@ -220,8 +220,8 @@ class World:
         settings, asked = self.composition.resolution.engine.settings, []
         context = EngineContext(self.composition, settings, on_node=lambda node: None, on_wait=lambda: None)
 
-        def connect(run: Any, data: Any, node: Any, settings: Any, **others: Any) -> Any:
-            asked.append(settings)
+        def connect(*_: Any, **others: Any) -> Any:
+            asked.append(SimpleNamespace(wait_seconds=others["wait_seconds"]))
             return SimpleNamespace(workers=1)
 
         with pytest.MonkeyPatch.context() as patch:

@@ -195,7 +195,7 @@ SETTING = re.compile(r"[A-Z_]+=\S*")
 # store, or a cluster.
 OWN_TEST = {
     *("watch-a-run.md", "resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md", "grow-in-a-trainer.md"),
-    *("store-runs.md", "use-kuberay.md", "use-ray.md", "use-slurm.md"),
+    *("store-runs.md", "use-kuberay.md", "use-ray.md", "use-slurm.md", "where-should-lora-go.md"),
 }
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
 LONG = {

@@ -116,11 +116,13 @@ class RandomStream:
         finally:
             GENERATOR_LOCK.release()
 
-    def load_state_dict(self, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    def load_state_dict(self, state: tuple[torch.Tensor | None, torch.Tensor | None]) -> None:
         """Continue from the state of another stream."""
         cpu, cuda = state
-        self._cpu, self._cuda = cpu, self._cuda if cuda is None else cuda
+        self._cpu, self._cuda = self._cpu if cpu is None else cpu, self._cuda if cuda is None else cuda
 
-    def state_dict(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return copies of the states of the CPU's and the device's generator."""
+    def state_dict(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return copies of the states of the CPU's and the device's generator; None of those that never change."""
+        if self.idle:  # they would be a tenth of a checkpoint of small networks
+            return None, None
         return self._cpu.clone(), None if self._cuda is None else self._cuda.clone()

@@ -67,12 +67,14 @@ class BatchOrder:
 
     def state_dict(self) -> State:
         """Return what is left of the pass, and the generator's state."""
-        return encode_state({"remaining": self._remaining.cpu(), "generator": self._generator.get_state()})
+        return encode_state(
+            {"remaining": self._remaining.to("cpu", torch.int32), "generator": self._generator.get_state()}
+        )
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for the same numbers of examples and batch size."""
         saved = decode_state(state)
-        self._remaining = sent(saved["remaining"], self._device)
+        self._remaining = sent(saved["remaining"].long(), self._device)
         self._generator.set_state(saved["generator"])
 
 

@@ -76,7 +76,7 @@ def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation():
     assert signals.slots[0].living.gain.mean == (grown.network.evaluation.losses - tried).double().mean().item()
 
     signals = play(pool, range(2, 5), {2: ADVANCE})[-1][0]
-    with slot.disabled():
+    with slot.disabled(slot.living):
         without, in_float32 = evaluated(grown.forward.outputs), evaluated()
     assert not torch.equal(without, in_float32)
     dependence = (without - grown.network.evaluation.losses).double().mean().item()

@@ -229,9 +229,9 @@ def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
     slot: Any = SimpleNamespace(name="early", entered=nullcontext)
     seed: Any = SimpleNamespace(number=0, blueprint="a/b", block=None)
     message = 'the seed in early of blueprint "a/b" raised Canc'
-    with pytest.raises(SeedFault, match=message), attributed_to_seed(slot, seed):
+    with pytest.raises(SeedFault, match=message), attributed_to_seed((slot, seed)):
         raise CancelledError
-    with pytest.raises(KeyboardInterrupt), attributed_to_seed(slot, seed):
+    with pytest.raises(KeyboardInterrupt), attributed_to_seed((slot, seed)):
         raise KeyboardInterrupt
 
 

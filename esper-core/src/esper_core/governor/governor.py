@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.governor.attribution import Culprit, MutationWatch
 from esper_core.governor.judgement import LossHistory, judge_step
-from esper_core.growth import FaultBook, Presence, Snapshot
+from esper_core.growth import FaultBook, Snapshot
 from esper_core.leyline.actions import ActionMask, Op
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
@@ -370,7 +370,7 @@ class MemoryBudget:
         fossils = sum(parameter.nbytes for parameter in parameters if id(parameter) in grown - living)
         seeds = sum(parameter.nbytes for parameter in parameters if id(parameter) in living)
         seeds += more * (parameters[0].element_size() if parameters else 4)
-        branches = sum(seed.presence is Presence.BRANCHED for seed in garden.living_seeds())
+        branches = sum(incubation.lasting for incubation in garden.incubating.values())
         branches += bool(more) and self.incubation == "branch"
         of_fossils = self._copies(self.optimizers.host)
         # A branch has no gradients of its own, since it takes turns with the host, and no snapshot holds it.

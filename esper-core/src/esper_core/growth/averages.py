@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from esper_core.growth.dry_runs import PLAIN, device_of
-from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.protocols import State
 
@@ -122,6 +121,7 @@ class Averages:
         self._garden, self._half_life = garden, half_life
         self._host = RunningAverage(half_life, self._places_of_host) if half_life else None
         self._apart: dict[int, RunningAverage] = {}
+        self._seeds: dict[int, list[Seed]] = {}
         self._batches = 0
 
     def open_step(self) -> None:
@@ -164,7 +164,7 @@ class Averages:
                 yield
             return
         incubation, average = self._garden.incubating[number], self._apart[number]
-        if incubation.seed.presence is Presence.BRANCHED:
+        if incubation.lasting:
             with incubation.trial(), average.applied():  # the branch's weights are in their places first
                 yield
         else:
@@ -180,28 +180,32 @@ class Averages:
         """Begin an average for each newborn seed, and end those of seeds that no longer incubate."""
         assert self._host is not None
         incubating = self._garden.incubating
+        present = [seed for _, seed in self._garden.all_seeds()]
         for number in [number for number in self._apart if number not in incubating]:
             average = self._apart.pop(number)
-            if any(seed.number == number for _, seed in self._garden.all_seeds()):
+            if any(seed is other for seed in self._seeds.pop(number) for other in present):
                 self._host.adopt(average)  # it was kept with its branch, or acts on the host now
         for number, incubation in incubating.items():
             if number not in self._apart:
-                average = RunningAverage(self._half_life, partial(self._places_apart, incubation.seed))
-                if incubation.seed.presence is Presence.BRANCHED:
+                self._seeds[number] = [seed for _, seed in incubation.members]
+                average = RunningAverage(self._half_life, partial(self._places_apart, number))
+                if incubation.lasting:
                     # Otherwise the branch would be judged by fewer batches, and so by more noise, than the host.
                     average.adopt(self._host, copy=True)
                 self._apart[number], incubation.after_step = average, average.update
 
     def _places_of_host(self) -> list[Place]:
-        apart = [incubation.seed for incubation in self._garden.incubating.values()]
+        incubations = self._garden.incubating.values()
+        apart = (seed for incubation in incubations for _, seed in incubation.members)
         return places_that_train(self._garden.model, apart)
 
-    def _places_apart(self, seed: Seed) -> list[Place]:
-        if seed.presence is not Presence.BRANCHED:
+    def _places_apart(self, number: int) -> list[Place]:
+        incubation = self._garden.incubating[number]
+        if not incubation.lasting:
+            ((_, seed),) = incubation.members
             return places_that_train(seed)
-        seeds = (other for _, other in self._garden.all_seeds() if other is not seed)
-        others = (other for other in seeds if other.presence is Presence.BRANCHED)
-        return places_that_train(self._garden.model, others)
+        others = (other for other in self._garden.incubating.values() if other.lasting and other is not incubation)
+        return places_that_train(self._garden.model, (seed for other in others for _, seed in other.members))
 
     def state_dict(self) -> State:
         """Return the averages."""

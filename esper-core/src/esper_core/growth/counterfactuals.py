@@ -26,10 +26,13 @@ from esper_core.growth.slots import Slot, slots_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from esper_core.growth.seeds import Seed
+
+    Place = tuple[Slot, Seed]
     Forward = Callable[..., Any]
     Judge = Callable[[Any, Tensor], Tensor]
-    Run = Callable[[Slot | None], tuple[Any, bool]]
-    """A pass without the seed in a slot: its outputs, and whether it drew random numbers."""
+    Run = Callable[[Place | None], tuple[Any, bool]]
+    """A pass without a seed: its outputs, and whether it drew random numbers."""
 
 STATE: Final = "its buffers change in evaluation"
 NOISE: Final = "it draws random numbers in evaluation"
@@ -64,13 +67,14 @@ class Counterfactuals:
         self._key: Any = None
         self._trace: _Trace | None = None
 
-    def measure(self, batches: Iterable[tuple[Tensor, Tensor]], judge: Judge) -> dict[str | None, Tensor]:
-        """Return losses by the slot whose seed is left out, and under None those of the network as it is.
+    def measure(self, batches: Iterable[tuple[Any, Any]], judge: Judge) -> dict[int | None, Tensor]:
+        """Return losses by the number of the seed that is left out, and under None those of the network as it is.
 
         ``judge`` computes one row per example from outputs and targets. The result is empty if no seed acts.
         """
         slots = slots_of(self.model).each()
-        left_out = [None, *(slot for slot in slots if slot.strength > 0.0)]
+        acting = [(slot, seed) for slot in slots for seed in slot.nursery if slot.strength_of(seed) > 0.0]
+        left_out = [None, *acting]
         grown = [(slot.name, [(seed.number, seed is slot.living) for seed in slot.seeds]) for slot in slots]
         if self._key != (key := (self.model.training, grown)):
             self._key, self._trace, self.reason = key, None, None
@@ -79,10 +83,10 @@ class Counterfactuals:
             for number, (inputs, targets) in enumerate(batches if len(left_out) > 1 else ()):
                 run = partial(self._pass, inputs, derive_seed(self._seed, "counterfactuals", number))
                 rows_of_batches.append(self._rows(left_out, run, judge, targets))
-            by_slot = zip(left_out, zip(*rows_of_batches, strict=True), strict=False)
-            return {slot.name if slot else None: torch.cat(rows) for slot, rows in by_slot}
+            by_seed = zip(left_out, zip(*rows_of_batches, strict=True), strict=False)
+            return {place[1].number if place else None: torch.cat(rows) for place, rows in by_seed}
 
-    def _rows(self, left_out: list[Slot | None], run: Run, judge: Judge, targets: Tensor) -> list[Tensor]:
+    def _rows(self, left_out: list[Place | None], run: Run, judge: Judge, targets: Tensor) -> list[Tensor]:
         """Return the rows of one batch, one tensor for each pass; find out first whether passes can be replayed."""
         rows: list[Tensor] = []
         try:
@@ -99,31 +103,31 @@ class Counterfactuals:
             self._trace, self.reason = None, str(error)
         return rows or [judge(outputs, targets) for outputs in self._separate(left_out, run)]
 
-    def _pass(self, inputs: Tensor, seed: int, left_out: Slot | None) -> tuple[Any, bool]:
+    def _pass(self, inputs: Any, seed: int, left_out: Place | None) -> tuple[Any, bool]:
         """Return the outputs of the model without a seed, and whether it drew random numbers."""
         stream = RandomStream(seed, device_of(self.model), idle=self._deterministic)
         before = stream.state_dict()
-        with nullcontext() if left_out is None else left_out.disabled(), stream:
+        with nullcontext() if left_out is None else left_out[0].disabled(left_out[1]), stream:
             outputs = self._run(self.model, inputs)
         pairs = zip(before, stream.state_dict(), strict=True)
         return outputs, not all(then is None or now is None or torch.equal(then, now) for then, now in pairs)
 
-    def _separate(self, left_out: list[Slot | None], run: Run) -> Iterator[Any]:
+    def _separate(self, left_out: list[Place | None], run: Run) -> Iterator[Any]:
         """Yield the outputs of passes in which everything is run, each from the same buffers."""
         kept = KeptBuffers(self.model)
-        for slot in left_out:
+        for place in left_out:
             try:
-                outputs, _ = run(slot)
+                outputs, _ = run(place)
             finally:
                 kept.put_back()
             yield outputs
 
-    def _replayed(self, trace: _Trace, left_out: list[Slot | None], run: Run) -> Iterator[Any]:
+    def _replayed(self, trace: _Trace, left_out: list[Place | None], run: Run) -> Iterator[Any]:
         """Yield the outputs of passes with prefix replay; _NoReplayError if they cannot be used."""
         replay = _Replay(trace)
-        for slot in left_out:
+        for place in left_out:
             try:
-                outputs, drew = replay.run(slot, run)
+                outputs, drew = replay.run(place, run)
             except Exception as error:  # if it is the model's own fault, the separate passes raise it
                 why = OTHER_CALLS if replay.diverged else f"a replayed pass {describe_error(error)}"
                 raise _NoReplayError(why) from error
@@ -242,9 +246,9 @@ class _Replay:
         self._outputs: dict[int, Any] = {}
         self._cut = self._next = 0  # slots before the one left out, by which calls are skipped; number of the next call
 
-    def run(self, left_out: Slot | None, run: Run) -> tuple[Any, bool]:
-        """Run the next pass, without the seed in a slot; the first pass leaves none out."""
-        self._cut, self._next = -1 if left_out is None else self._trace.called.index(left_out.name), 0
+    def run(self, left_out: Place | None, run: Run) -> tuple[Any, bool]:
+        """Run the next pass, without a seed; the first pass leaves none out."""
+        self._cut, self._next = -1 if left_out is None else self._trace.called.index(left_out[0].name), 0
         modules = dict.fromkeys(call.module for call in self._trace.calls)
         with _replaced_forwards(modules, lambda *of: partial(self._call, *of)):
             result = run(left_out)

@@ -1,7 +1,8 @@
 """Garden: the seeds of one model, how actions and time change them, and their state.
 
 ``apply`` carries out an action of a policy; ``open_step``, ``tick`` and ``close_step`` let time pass; ``incubate``
-trains a seed that does not act on the host yet. A transition that fails changes nothing.
+trains a seed that does not act on the host yet. ``germinate_set`` and ``keep_set`` are for seeds that share a branch. A
+transition that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from esper_core.growth.serialization import decode_state, load_model_state, mode
 from esper_core.growth.slots import slots_of
 from esper_core.growth.transitions import EVENT_OF_OP, Rules, require_fitting, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
-from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
+from esper_core.leyline.constants import FULL
+from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Cause, Reason
@@ -84,8 +86,8 @@ class Garden:
         gates: what seeds must gain before they pass. None: gates by ``settings``.
         deterministic: the model and all blueprints are known to draw no random numbers.
 
-    ``born`` counts the seeds that were born here; it is the number of the next one. ``incubating`` holds, by number,
-    how each living seed is trained that trains apart from the host's own step.
+    ``born`` counts the seeds and sets that were born here; it is the number of the next one. ``incubating`` holds, by
+    number, how each living seed, or set of them, is trained that trains apart from the host's own step.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Garden:
         self.born = 0
         self.incubating: dict[int, Incubation] = {}
         self._born_here: set[int] = set()
-        self._adopt_seeds()
+        _adopt_seeds(self)
 
     def mask(self) -> ActionMask:
         """Return what each slot accepts now."""
@@ -148,22 +150,30 @@ class Garden:
         if action.op is Op.ADVANCE:
             yield from self._advance(slot, seed, BY_POLICY)
         elif action.op is Op.FOSSILISE:
-            yield self._fossilise(slot, seed, step)
+            yield self._fossilise(slot, seed, step, self.gates.explain(BY_POLICY, seed))
         else:
             yield self._move_alpha(slot, seed, action)
 
+    def germinate_set(self, actions: Sequence[Action], step: int, reason: Reason) -> list[Transition]:
+        """Germinate a set of seeds on one branch; several of one blueprint in a slot have other first weights each.
+
+        No other seed lives. The set's number is ``born`` as it was before.
+        """
+        with self._transaction():
+            return _germinate_set(self, actions, step, reason)
+
+    def keep_set(self, number: int, step: int, reason: Reason) -> list[Transition]:
+        """Keep the seeds of a set, whose branch becomes the host. LifecycleError if its gate is closed."""
+        incubation = self.incubating[number]
+        if why := self.gates.refusal(incubation, Op.FOSSILISE):
+            raise LifecycleError(kind="seed", state="training", event="fossilise", legal=[], why=why)
+        with self._transaction():
+            return _keep_set(self, incubation, step, reason)
+
     def _germinate(self, slot: Slot, action: Action, step: int) -> Transition:
-        occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
         variety = self._rules.variety_for(slot, action.blueprint or "")
-        assert slot.site is not None
-        dtype = slot.dtype_in(self.model)
-        seed = self._builder.build(variety, action, slot.site, dtype, slot.tapped, number=self.born, step=step)
-        self.born += 1
-        slot.seeds.append(seed)
-        slot.state = occupied
-        self.keeper.adopt(seed)
-        self.incubating[seed.number] = self._incubation(slot, seed)
-        self._born_here.add(seed.number)
+        seed = _bear(self, slot, variety, action, step)
+        self.incubating[seed.number] = _incubation(self, seed.number, [(slot, seed)])
         return Transition.of(slot, seed, None, BY_POLICY)
 
     def _advance(self, slot: Slot, seed: Seed, reason: Reason) -> Iterator[Transition]:
@@ -179,18 +189,20 @@ class Garden:
             if other is not seed and (place is slot or other.presence is Presence.BRANCHED):
                 yield self._remove(place, other, other.pass_on(SeedEvent.REMOVE), Reason(Cause.NURSERY, seed.blueprint))
 
-    def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
+    def _fossilise(self, slot: Slot, seed: Seed, step: int, reason: Reason) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
         if seed.number in self._born_here:  # one that was loaded may have been trained elsewhere
             _refuse_untrained(slot, seed, self.keeper)
         seed.kept = step
-        at_limit = len(slot.fossils) >= slot.limit
-        slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
+        if not slot.nursery:  # others of its set may be left
+            at_limit = len(slot.fossils) >= slot.limit
+            event = SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED
+            slot.state = next_slot_state(slot.state, event)
         if (incubation := self.incubating.pop(seed.number, None)) is not None:
             incubation.commit()  # first, since a branch brings the state that the optimizers of the host had there
         self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
-        seed.presence = Presence.ACTING
-        return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed))
+        seed.presence, seed.in_set = Presence.ACTING, False
+        return Transition.of(slot, seed, before, reason)
 
     def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
         """Retarget alpha, or send it to 0 where the seed is pruned; a seed at alpha 0 is removed at once."""
@@ -251,7 +263,8 @@ class Garden:
 
     def _remove(self, slot: Slot, seed: Seed, was: Stage, reason: Reason) -> Transition:
         del slot.seeds[list(slot.seeds).index(seed)]
-        self.incubating.pop(seed.number, None)
+        for number in [number for number, incubation in self.incubating.items() if not incubation.members]:
+            del self.incubating[number]
         self.keeper.release(seed.number)
         if not slot.nursery:
             slot.state = next_slot_state(slot.state, SlotEvent.PRUNED)
@@ -297,32 +310,15 @@ class Garden:
         return [seed for _, seed in self.living()]
 
     def incubate(self, number: int, *parts: PartLoss) -> None:
-        """Train one incubating seed on one batch, if it still lives. Each of ``parts`` returns the loss of a part."""
+        """Train one of ``incubating`` on one batch, if it still lives. Each of ``parts`` returns the loss of a part."""
         if (incubation := self.incubating.get(number)) is not None:
-            with attributed_to_seed(incubation.slot, incubation.seed):
+            with attributed_to_seed(*incubation.members):
                 incubation.train(*parts)
 
     def take_incubation_losses(self) -> dict[int, Tensor]:
         """Return the mean incubation loss of each seed since the last call, on the device."""
-        taken = {number: incubation.take_loss() for number, incubation in self.incubating.items()}
-        return {number: loss for number, loss in taken.items() if loss is not None}
-
-    def _incubation(self, slot: Slot, seed: Seed) -> Incubation:
-        number = derive_seed(self._builder.seed, "incubation", seed.number)
-        stream = RandomStream(number, device_of(self.model), idle=self._deterministic)
-        opens = self._settings.incubation == "branch" and not self.blended  # a loaded network may hold acting seeds
-        on_branch = opens or seed.presence is Presence.BRANCHED
-        return (Branch if on_branch else Shadow)(self.model, slot, seed, self.keeper, stream)
-
-    def _adopt_seeds(self) -> None:
-        """Train the seeds that a loaded model holds already."""
-        for slot, seed in self.all_seeds():
-            self.born = max(self.born, seed.number + 1)
-            self.keeper.adopt(seed)
-            if seed.stage is Stage.FOSSILISED:
-                self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
-            elif seed.incubating or seed.presence is Presence.BRANCHED:
-                self.incubating[seed.number] = self._incubation(slot, seed)
+        taken = [(incubation, incubation.take_loss()) for incubation in self.incubating.values()]
+        return {seed.number: loss for incubation, loss in taken if loss is not None for _, seed in incubation.members}
 
     def state_dict(self) -> State:
         """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
@@ -334,6 +330,7 @@ class Garden:
             network=json.loads(json.dumps(asdict(network))),  # lists and text, as a checkpoint gives it back
             born=self.born,
             incubating=list(self.incubating),
+            sets=[[of.number, [seed.number for _, seed in of.members]] for of in self.incubating.values() if of.is_set],
         )
 
     def load_state_dict(self, state: State) -> None:
@@ -346,7 +343,7 @@ class Garden:
         tensors = decode_state(state.part("model"))["parameters"]
         replant(self.model, network, tensors, self._rules.find_variety, source=_SOURCE)
         load_model_state(self.model, state.part("model"))
-        self._adopt_seeds()
+        _adopt_seeds(self, state.plain["sets"])
         order: list[int] = state.plain["incubating"]
         if sorted(order) != sorted(self.incubating):
             why = f"seeds {order} incubated, and here {sorted(self.incubating)} do"
@@ -359,24 +356,96 @@ class Garden:
         self.born = state.plain["born"]
 
 
-@contextmanager
-def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
-    """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already.
+def _bear(garden: Garden, slot: Slot, variety: Variety, action: Action, step: int, *, in_set: bool = False) -> Seed:
+    """Put a newborn seed into a slot, with an optimizer, and return it."""
+    occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
+    assert slot.site is not None
+    dtype = slot.dtype_in(garden.model)
+    twins = sum(seed.blueprint == variety.id for seed in slot.nursery) if in_set else None
+    seed = garden._builder.build(
+        variety, action, slot.site, dtype, slot.tapped, number=garden.born, step=step, twins=twins
+    )
+    garden.born += 1
+    slot.seeds.append(seed)
+    slot.state = occupied
+    garden.keeper.adopt(seed)
+    garden._born_here.add(seed.number)
+    return seed
 
-    It is one, too, if the block changed settings of torch, which would change the numbers of whatever runs next.
+
+def _germinate_set(garden: Garden, actions: Sequence[Action], step: int, reason: Reason) -> list[Transition]:
+    if living := garden.living_seeds():
+        why = f"{living[0].blueprint} grows in the network"
+        raise LifecycleError(kind="slot", state="occupied", event="germinate", legal=[], name="of a set", why=why)
+    number, garden.born = garden.born, garden.born + 1
+    slots = [garden._slot(action.slot) for action in actions]
+    # By the rules as they are before the first is there, beside which they allow no other.
+    varieties = [
+        garden._rules.variety_for(slot, action.blueprint or "") for slot, action in zip(slots, actions, strict=True)
+    ]
+    born = zip(slots, varieties, actions, strict=True)
+    members = [(slot, _bear(garden, slot, variety, action, step, in_set=True)) for slot, variety, action in born]
+    garden.incubating[number] = _incubation(garden, number, members)
+    return [Transition.of(slot, seed, None, reason) for slot, seed in members]
+
+
+def _keep_set(garden: Garden, incubation: Incubation, step: int, reason: Reason) -> list[Transition]:
+    changes: list[Transition] = []
+    members, explained = incubation.members, garden.gates.explain(reason, incubation)
+    for slot, seed in members:
+        seed.alpha.aim(FULL, 0)
+        blending = (SeedEvent.ADVANCE, SeedEvent.RAMP_AT_TARGET)
+        changes += [Transition.of(slot, seed, seed.pass_on(event), reason) for event in blending]
+    del garden.incubating[incubation.number]
+    incubation.commit()
+    return changes + [garden._fossilise(slot, seed, step, explained) for slot, seed in members]
+
+
+def _incubation(garden: Garden, number: int, members: Sequence[tuple[Slot, Seed]]) -> Incubation:
+    """Return how seeds that share a number are trained."""
+    stream_seed = derive_seed(garden._builder.seed, "incubation", number)
+    stream = RandomStream(stream_seed, device_of(garden.model), idle=garden._deterministic)
+    opens = garden._settings.incubation == "branch" and not garden.blended  # a loaded network may hold acting seeds
+    on_branch = opens or members[0][1].presence is Presence.BRANCHED
+    return (Branch if on_branch else Shadow)(garden.model, number, members, garden.keeper, stream)
+
+
+def _adopt_seeds(garden: Garden, sets: Sequence[tuple[int, Sequence[int]]] = ()) -> None:
+    """Train the seeds that a loaded model holds already; ``sets`` has the number of each set and of its seeds."""
+    number_of_set = {member: number for number, members in sets for member in members}
+    together: dict[int, list[tuple[Slot, Seed]]] = {}
+    for slot, seed in garden.all_seeds():
+        garden.born = max(garden.born, seed.number + 1)
+        garden.keeper.adopt(seed)
+        if seed.stage is Stage.FOSSILISED:
+            garden.keeper.settle(seed, freeze=garden._settings.freeze_fossils)
+        elif seed.incubating or seed.presence is Presence.BRANCHED:
+            together.setdefault(number_of_set.get(seed.number, seed.number), []).append((slot, seed))
+    for number, members in together.items():
+        garden.incubating[number] = _incubation(garden, number, members)
+
+
+@contextmanager
+def attributed_to_seed(*places: tuple[Slot, Seed]) -> Iterator[None]:
+    """Raise whatever the ``with`` block raises as a SeedFault of a seed, unless it is an EsperError already.
+
+    It is one, too, if the block changed settings of torch, which would change the numbers of whatever runs next. The
+    seeds of a set, which nothing tells apart there, are all to blame.
     """
+    (slot, seed), names = places[0], [slot.name for slot, _ in places]
+    number = seed.number if len(places) == 1 else None
     try:
         with slot.entered(seed):
             yield
         if changes := restore_defaults():
-            raise SeedFault([slot.name], changes, number=seed.number)
+            raise SeedFault(names, changes, number=number)
     except EsperError:
         raise
     except BaseException as error:
         if is_interrupt(error):
             raise
         failure = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
-        raise SeedFault([slot.name], failure, number=seed.number) from error
+        raise SeedFault(names, failure, number=number) from error
 
 
 def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:

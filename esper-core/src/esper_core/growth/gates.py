@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from esper_core.growth.incubation import Incubation
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.protocols import State
     from esper_core.settings import GrowthConfig
@@ -283,9 +284,17 @@ class Gates:
         return self._settings.gates == "off"
 
     def look(
-        self, seeds: Iterable[Seed], gains: Mapping[int, Gain], prices: Mapping[int, float], correlation: float
+        self,
+        seeds: Iterable[Seed | Incubation],
+        gains: Mapping[int, Gain],
+        prices: Mapping[int, float],
+        correlation: float,
     ) -> None:
-        """Evaluate the gates on this step's gains and prices, keyed by the seeds' numbers; call it once a step."""
+        """Evaluate the gates on this step's gains and prices, keyed by numbers of seeds; call it once a step.
+
+        A set of seeds is named by its incubation. Its gate is that before a seed is kept. Those of its seeds, before
+        they are blended in, have an error probability of their own each.
+        """
         self._leads = {number: gain.mean - prices[number] for number, gain in gains.items() if gain.finite}
         for seed in seeds:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
@@ -309,12 +318,12 @@ class Gates:
         self._candidates += 1
         return Gate(self._looks, GATE_ALPHA / (self._candidates * (self._candidates + 1)))
 
-    def opinion(self, seed: Seed) -> Opinion | None:
+    def opinion(self, seed: Seed | Incubation) -> Opinion | None:
         """Return the latest opinion of the gate before the seed; None if there is no gate or no opinion."""
         op = _OP_BEHIND.get(seed.stage)
         return None if op is None else self._opinions.get((seed.number, op))
 
-    def explain(self, reason: Reason, seed: Seed) -> Reason:
+    def explain(self, reason: Reason, seed: Seed | Incubation) -> Reason:
         """Return ``reason`` with the last conclusion of the latest gate that looked at the seed, if gates are on."""
         for op, guarded in _GATES.items():
             if not self.open and (opinion := self._opinions.get((seed.number, op))) is not None:
@@ -325,7 +334,7 @@ class Gates:
         """Return the seed's gain in the latest step, less its price; −∞ if it is unknown."""
         return self._leads.get(seed.number, -math.inf)
 
-    def refusal(self, seed: Seed, op: Op) -> str | None:
+    def refusal(self, seed: Seed | Incubation, op: Op) -> str | None:
         """Return why the gate before ``op`` is closed; None if it is open, or there is none."""
         if self.open or op not in _OP_BEHIND.values():
             return None

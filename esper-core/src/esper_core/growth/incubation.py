@@ -5,7 +5,7 @@
 
 In both the host stays bit for bit its twin, and the seed learns from the loss that it would cause. A branch switches
 its tensors and optimizer state in for its step on each batch, and out again. When its seed is fossilised the branch
-becomes the host; when the seed is pruned the branch is dropped.
+becomes the host; when the seed is pruned the branch is dropped. The seeds of a set share one branch, and so one pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_sca
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.growth.slots import slots_of
-from esper_core.leyline.lifecycle import INCUBATING
+from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
@@ -54,25 +54,44 @@ def _added(gradient: Tensor | None, more: Tensor | None) -> Tensor | None:
 
 
 class Incubation(ABC):
-    """How one seed is trained from its germination on.
+    """How one seed, or a set of seeds, is trained from its germination on.
 
     Attributes:
         lasting: whether it goes on until the seed is fossilised or pruned, rather than until it is blended in.
         after_step: called when a step was taken, while the trained weights are in the model.
+        number: that of the seed; a set has one of its own, which no seed has.
+        is_set: whether it trains a set, of which the seeds are marked so.
     """
 
     lasting: bool
+    stage = Stage.HOLDING
+    """Of a set as gates see it: on its branch it is at its target, so that it waits for being kept."""
 
-    def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        number: int,
+        members: Sequence[tuple[Slot, Seed]],
+        keeper: OptimizerKeeper,
+        stream: RandomStream,
+    ) -> None:
         self._model = model
-        self.slot = slot
-        self.seed = seed
+        self.number = number
+        self._members = tuple(members)
+        self.is_set = all(seed.number != number for _, seed in members)
+        for _, seed in members:
+            seed.in_set = self.is_set
         self._keeper = keeper
         self._stream = stream
         # Its own, because an overflow in the seed's pass must not halve the scale at which the host trains.
         self._scaler = deepcopy(keeper.scaler)
         self._losses: list[Tensor] = []
         self.after_step: Callable[[], None] | None = None
+
+    @property
+    def members(self) -> list[tuple[Slot, Seed]]:
+        """The seeds that it trains, each with its slot: those of its first ones that were not pruned."""
+        return [(slot, seed) for slot, seed in self._members if any(seed is other for other in slot.seeds)]
 
     @abstractmethod
     def train(self, *parts: PartLoss) -> None:
@@ -83,7 +102,7 @@ class Incubation(ABC):
 
     @abstractmethod
     def trial(self) -> AbstractContextManager[None]:
-        """Return a context manager in which the model acts as if the seed were at its target."""
+        """Return a context manager in which the model acts as if its seeds were at their targets."""
 
     @abstractmethod
     def state_dict(self) -> State:
@@ -116,7 +135,7 @@ class Shadow(Incubation):
 
     def train(self, *parts: PartLoss) -> None:
         """Train the seed on one batch."""
-        owner = self._keeper.seeds[self.seed.number]
+        owner = self._keeper.seeds[self.number]
         losses: list[Tensor] = []
         gradients: list[Tensor | None] = []
         with self.trial(), self._stream:
@@ -126,7 +145,7 @@ class Shadow(Incubation):
                 more = torch.autograd.grad(scaled, owner.parameters, allow_unused=True)
                 gradients = list(map(_added, gradients, more)) if gradients else list(more)
                 losses.append(loss.detach())
-        self._keeper.step_seed(self.seed.number, gradients, self._scaler)
+        self._keeper.step_seed(self.number, gradients, self._scaler)
         if self.after_step is not None:
             self.after_step()
         self._losses.append(summed(losses))
@@ -135,12 +154,13 @@ class Shadow(Incubation):
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the host with the seed at its target; the host's buffers are put back."""
         # The seed's own buffers move on, since these passes are the only ones that it sees.
-        kept = KeptBuffers(self._model, without=[self.seed])
+        ((slot, seed),) = self._members
+        kept = KeptBuffers(self._model, without=[seed])
         try:
-            self.slot.tried = self.seed.number
+            slot.tried = (seed.number,)
             yield
         finally:
-            self.slot.tried = None
+            slot.tried = ()
             kept.put_back()
 
     def state_dict(self) -> State:
@@ -154,13 +174,21 @@ class Shadow(Incubation):
 
 
 class Branch(Incubation):
-    """Host and seed together, on a copy of what trains in the host, of its buffers, and of its optimizer state."""
+    """Host and seeds together, on a copy of what trains in the host, of its buffers, and of its optimizer state."""
 
     lasting = True
 
-    def __init__(self, model: nn.Module, slot: Slot, seed: Seed, keeper: OptimizerKeeper, stream: RandomStream) -> None:
-        super().__init__(model, slot, seed, keeper, stream)
-        self.seed.presence = Presence.BRANCHED
+    def __init__(
+        self,
+        model: nn.Module,
+        number: int,
+        members: Sequence[tuple[Slot, Seed]],
+        keeper: OptimizerKeeper,
+        stream: RandomStream,
+    ) -> None:
+        super().__init__(model, number, members, keeper, stream)
+        for _, seed in members:
+            seed.presence = Presence.BRANCHED
         self._committed = False
         seeds = [other for place in slots_of(model).each() for other in place.seeds]
         apart = [other for other in seeds if other.presence is Presence.BRANCHED]
@@ -184,12 +212,13 @@ class Branch(Incubation):
         ]
 
     def train(self, *parts: PartLoss) -> None:
-        """Take one step of host and seed together, on the branch's tensors.
+        """Take one step of host and seeds together, on the branch's tensors.
 
         No step is taken if the host is frozen and the seed, being pruned, no longer acts.
         """
         losses: list[Tensor] = []
-        acts = self.seed.stage in INCUBATING or self.seed.alpha.value > 0.0
+        seeds = [seed for _, seed in self.members]
+        acts = any(seed.stage in INCUBATING or seed.alpha.value > 0.0 for seed in seeds)
         with self.trial(), self._stream:
             # Host and branch are the same parameter objects, so each step begins and ends without gradients.
             self._keeper.zero_grad()
@@ -200,7 +229,7 @@ class Branch(Incubation):
                     acts = True
                     self._keeper.backward(loss)
             if acts:
-                self._keeper.step([self.seed.number])
+                self._keeper.step([seed.number for seed in seeds])
             self._keeper.zero_grad()
             if self.after_step is not None:
                 self.after_step()
@@ -208,28 +237,33 @@ class Branch(Incubation):
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Run the ``with`` block on the branch's tensors, with the seed acting."""
+        """Run the ``with`` block on the branch's tensors, with its seeds acting."""
         owners = self._keeper.owned_by_host()
         self._copy_trained()
         self._switch(owners)
+        members = self.members
         try:
-            self.slot.tried = self.seed.number
+            for slot, seed in members:
+                slot.tried = (*slot.tried, seed.number)
             yield
         finally:
-            self.slot.tried = None
+            for slot, _ in members:
+                slot.tried = ()
             self._switch(owners)
 
     def commit(self) -> None:
         """Make the branch the host."""
         self._switch(self._keeper.owned_by_host())
-        self.seed.presence = Presence.ACTING
+        for _, seed in self.members:
+            seed.presence = Presence.ACTING
         self._committed = True
 
     def reopen(self) -> None:
         """Undo a commit."""
         if self._committed:
             self._committed = False
-            self.seed.presence = Presence.BRANCHED
+            for _, seed in self.members:
+                seed.presence, seed.in_set = Presence.BRANCHED, self.is_set
             self._switch(self._keeper.owned_by_host())
 
     def state_dict(self) -> State:
@@ -257,7 +291,7 @@ class Branch(Incubation):
         branch = decode_state(state.part("branch"), device)
         of_host = {name: other for name, other in self._model.named_parameters() if id(other) in self._ids_of_host}
         if not branch["parameters"].keys() <= of_host.keys():
-            why = f"the branch of seed {self.seed.number} has other parameters"
+            why = f"the branch of seed {self.number} has other parameters"
             raise state_mismatch(why)
         # What the saved branch did not copy was frozen, and the same as in the host, which is loaded by now.
         self._numbers = {

@@ -104,7 +104,10 @@ class SeedPrices:
         self._prices = Prices(garden.model, growth, metric, None if operations is None else operations.host)
 
     def of_living(self, loss: float, metric: float, gains: Mapping[int, Gain]) -> dict[int, float]:
-        """Return the price of each living seed by its number, at this validation loss and metric of the network."""
+        """Return the price of each living seed by its number, at this validation loss and metric of the network.
+
+        That of a set is the sum of its seeds' prices.
+        """
         present = self._garden.all_seeds()
         sizes = {seed.number: self._size(slot, seed) for slot, seed in present}
         acting = {seed.number for _, seed in present if seed.stage is Stage.FOSSILISED or seed.stage in BLENDED}
@@ -117,6 +120,8 @@ class SeedPrices:
                 gain = gains[number].mean if acts and number in gains else 0.0
                 others = together - acts * sizes[number]
                 prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, loss + gain, metric)
+        for number, incubation in self._garden.incubating.items():
+            prices[number] = sum(prices[seed.number] for _, seed in incubation.members)
         return prices
 
     def _size(self, slot: Slot, seed: Seed) -> int:

@@ -279,6 +279,8 @@ class Seed(nn.Module):
         self.stage = Stage.GERMINATED
         self.alpha = Alpha()
         self.presence = Presence.ACTING
+        self.in_set = False
+        """Whether it shares its branch with other seeds; the garden's own rules then decide, and no action does."""
         self.born: int | None = None
         self.kept: int | None = None
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
@@ -373,13 +375,24 @@ class SeedBuilder:
     probe: Callable[[nn.Module], Tensor] | None = None
 
     def build(
-        self, variety: Variety, action: Action, site: Site, dtype: torch.dtype, tap: Tap, *, number: int, step: int
+        self,
+        variety: Variety,
+        action: Action,
+        site: Site,
+        dtype: torch.dtype,
+        tap: Tap,
+        *,
+        number: int,
+        step: int,
+        twins: int | None = None,
     ) -> Seed:
         """Return a newborn seed for the slot of ``action``; SeedFault if its block cannot be built.
 
-        Its first weights depend on where and when it is born, and on nothing else that happened.
+        Its first weights depend on where and when it is born, and on nothing else that happened. ``twins`` says of one
+        in a set how many of its blueprint were born there before it at once; such births are not informed, which would
+        take a pass for each, and give all twins the same weights.
         """
-        birth = (action.slot or "", variety.id, step)
+        birth: list[int | str] = [action.slot or "", variety.id, step, *([twins] if twins else [])]
         device = device_of(self.model)
         if variety.spec.adapts:  # the small steps of an adapter are lost in half precision
             dtype = torch.promote_types(dtype, torch.float32)
@@ -387,7 +400,7 @@ class SeedBuilder:
             with variety.guard():
                 with RandomStream(derive_seed(self.seed, "birth", *birth), device):
                     block = variety.factory(site).to(device, dtype)
-                if self.probe is not None and TRAIT in variety.spec.traits:
+                if self.probe is not None and twins is None and TRAIT in variety.spec.traits:
                     stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
                     inform(block, self.model, tap, self.probe, stream, adapts=variety.spec.adapts)
                 seed = Seed(

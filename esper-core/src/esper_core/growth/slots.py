@@ -70,9 +70,9 @@ class Slot(nn.Module):
         self.embargo = 0
         self.seeds = cast("Seeds", nn.ModuleList())
         """In the order in which they act."""
-        self.tried: int | None = None
-        """Number of the incubating seed that acts at the target of its alpha for now; a seed would be a submodule."""
-        self._disabled = False
+        self.tried: tuple[int, ...] = ()
+        """Numbers of the incubating seeds that act at the target of their alpha for now; seeds would be submodules."""
+        self._disabled: tuple[int, ...] = ()
         self._tapped: list[tuple[Tensor, Any]] | None = None
         self.entered: Callable[[Seed], AbstractContextManager[object]] = nullcontext
         """Called where the code of a seed begins to run; an engine notes there which seed that is."""
@@ -89,7 +89,7 @@ class Slot(nn.Module):
         original = hidden = output if self.part is None else self.part.of(output)
         inputs = args[0] if args else None
         for seed in self.seeds:
-            alpha = self._strength(seed)
+            alpha = self.strength_of(seed)
             if alpha > 0.0:
                 hidden = self._blend(seed, hidden, inputs, alpha)
         if self._tapped is not None:
@@ -104,10 +104,11 @@ class Slot(nn.Module):
         seeds = ", ".join(f"{seed.blueprint} {seed.stage}" for seed in self.seeds)
         return f"<{one_line(f'Slot {self.name}: {seeds or self.state}')}>"
 
-    def _strength(self, seed: Seed) -> float:
-        if self._disabled and seed.stage is not Stage.FOSSILISED:
+    def strength_of(self, seed: Seed) -> float:
+        """Return how strongly a seed of this slot acts now."""
+        if self._disabled != () and seed.number in self._disabled:
             return 0.0
-        tried = self.tried is not None and seed.number == self.tried  # in this order: compilers guard what is read
+        tried = self.tried != () and seed.number in self.tried  # in this order: compilers guard what is read
         if tried and seed.stage in INCUBATING:
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
@@ -150,7 +151,7 @@ class Slot(nn.Module):
     def strength(self) -> float:
         """How strongly the living seed acts now; 0 if there is none."""
         seed = self.living
-        return 0.0 if seed is None else self._strength(seed)
+        return 0.0 if seed is None else self.strength_of(seed)
 
     @property
     def fossils(self) -> tuple[Seed, ...]:
@@ -158,9 +159,9 @@ class Slot(nn.Module):
         return tuple(seed for seed in self.seeds if seed.stage is Stage.FOSSILISED)
 
     @contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Let only fossils act, and no living seed, in the ``with`` block."""
-        before, self._disabled = self._disabled, True
+    def disabled(self, seed: Seed) -> Iterator[None]:
+        """Let a living seed not act in the ``with`` block."""
+        before, self._disabled = self._disabled, (*self._disabled, seed.number)
         try:
             yield
         finally:

@@ -115,7 +115,10 @@ class Rules:
 
         A nursery accepts several seeds while all of them incubate, each of another blueprint, by which actions name
         them. Several slots may have branches of one host, until a seed is blended in: its branch may become the host.
+        Nothing germinates beside a set.
         """
+        if any(seed.in_set for other in self.slots.values() for seed in other.nursery):
+            return "a set of seeds grows in the network"
         branching = self.settings.incubation == "branch"
         for other in self.slots.values() if branching else ():
             if other is not slot and not all(seed.incubating for seed in other.nursery):
@@ -146,7 +149,9 @@ class Rules:
         }
 
     def reason_op_not_allowed(self, seed: Seed, op: Op) -> str | None:
-        """Return why a seed's alpha or a gate does not allow an op; None if they do."""
+        """Return why a seed's alpha or a gate does not allow an op, or its set; None if they do."""
+        if seed.in_set:
+            return "it grows in a set, which is kept or pruned by its gate"
         if op is Op.RETARGET and seed.alpha.moving:
             return f"alpha is moving to {seed.alpha.target:g}"
         if op is Op.FOSSILISE and seed.alpha.value != FULL:
@@ -184,7 +189,7 @@ class Rules:
         """Return the seed that its gate lets advance without an action; never one of several that it would drop."""
         seeds = slot.nursery
         branches = [seed for other in self.slots.values() for seed in other.seeds if seed.presence is Presence.BRANCHED]
-        alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING and len(branches) < 2
+        alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING and len(branches) < 2 and not seeds[0].in_set
         return seeds[0] if alone and self.gates.ready(seeds[0]) else None
 
 

@@ -135,6 +135,7 @@ class Cause(StrEnum):
     LOST = "lost"
     EPISODE_END = "episode-end"
     LOOP_END = "loop-end"
+    SET = "set"
 
 
 _IN_WORDS: Final = {
@@ -148,6 +149,7 @@ _IN_WORDS: Final = {
     Cause.LOST: "lost: the seed {}",
     Cause.EPISODE_END: "the episode is over",
     Cause.LOOP_END: "the loop is over",
+    Cause.SET: "{}",
 }
 
 
@@ -158,7 +160,7 @@ class Reason:
     __pydantic_config__ = RECORD
     cause: Cause
     """policy, step (it began), ramp (alpha is at its target), drained (alpha is at 0), gain (it is shown), nursery
-    (another seed was chosen), rollback, lost, episode-end, loop-end."""
+    (another seed was chosen), rollback, lost, episode-end, loop-end, set (of which it is one)."""
     detail: str = ""
     """What the cause leaves open: the blueprint that was chosen, why the network was rolled back, what the lost seed
     did."""

@@ -149,6 +149,10 @@ class SeedGains:
         elif self._lead is not None:
             self.gains[acting[0]] = paired(undisturbed - self._lead, evidence)
 
+    def take_left_out(self, losses: Mapping[int | None, Tensor]) -> None:
+        """Take the gains of a set's seeds from the losses without each of them, and with all of them under None."""
+        self.gains |= _differences(losses)
+
     def forget_lead(self) -> None:
         """Forget the twin's lead, because the twin was rolled back: acting seeds have no known gain until none acts."""
         self._lead = None
@@ -185,6 +189,11 @@ def _margins(trials: Mapping[int, Tensor]) -> dict[int, Tensor]:
     return {number: paired(rivals_TN[row], evidence_TN[row]) for row, number in enumerate(trials)}
 
 
+def _differences(losses: Mapping[int | None, Tensor]) -> dict[int, Tensor]:
+    """Return how much higher the losses are without each seed than with all of them."""
+    return {number: paired(rows, losses[None]) for number, rows in losses.items() if number is not None}
+
+
 @dataclass(slots=True)
 class SeedDependence:
     """Dependence of the network on each acting seed in the latest step: losses with the seed left out."""
@@ -208,11 +217,7 @@ class SeedDependence:
                 model.train()
         if (reason := self.counterfactuals.reason) not in (None, reason_before):
             log.info("%s is evaluated once more per seed, by slower full passes: %s", type(model).__name__, reason)
-        self.dependences = {
-            seed.number: paired(measured[slot.name], measured[None])
-            for slot in self.garden.slots.values()
-            if (seed := slot.living) is not None and slot.name in measured
-        }
+        self.dependences = _differences(measured)
 
     def state_dict(self) -> State:
         """Return the dependences."""
@@ -300,7 +305,9 @@ class StepMeasurements:
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
         # In a host that is broken itself every trial is, so no seed is to blame.
         if math.isfinite(validation_loss):
-            non_finite += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
+            incubations = self._garden.incubating.items()
+            sick = [incubation for n, incubation in incubations if n in gains and not gains[n].finite]
+            non_finite += [seed.number for incubation in sick for _, seed in incubation.members]
         return Measurements(
             train_loss=train_loss,
             validation_loss=validation_loss,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from esper_core.growth import Presence
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
@@ -46,8 +45,9 @@ class OperationCount:
             return
         per_example = TRAINING * self._acting(garden)
         for incubation in garden.incubating.values():
-            host = TRAINING if incubation.seed.presence is Presence.BRANCHED else THROUGH
-            per_example += host * self._acting(garden) + TRAINING * self._block(incubation.slot, incubation.seed)
+            host = TRAINING if incubation.lasting else THROUGH
+            blocks = sum(self._block(*member) for member in incubation.members)
+            per_example += host * self._acting(garden) + TRAINING * blocks
         self._add(examples * per_example)
 
     def evaluate(self, garden: Garden, examples: int) -> None:
@@ -58,8 +58,9 @@ class OperationCount:
     def try_seeds(self, garden: Garden, examples: int) -> None:
         """Add the operations of the evaluations that try each incubating seed."""
         if self._operations is not None:
-            blocks = [self._block(incubation.slot, incubation.seed) for incubation in garden.incubating.values()]
-            self._add(examples * FORWARD * (len(blocks) * self._acting(garden) + sum(blocks)))
+            incubations = garden.incubating.values()
+            blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
+            self._add(examples * FORWARD * (len(incubations) * self._acting(garden) + blocks))
 
     def leave_out(self, garden: Garden, examples: int) -> None:
         """Add the operations of one full pass, and of one without each acting seed; replayed prefixes save some."""

@@ -52,6 +52,7 @@ from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment
 from esper_grow.gardener.loop_record import LoopRecord
 from esper_grow.gardener.prospects import Prospects
 from esper_grow.gardener.reports import Recorder, Tended
+from esper_grow.gardener.seed_sets import seed_set_of
 from esper_grow.gardener.stale_copies import StaleCopies
 from esper_grow.gardener.traces import HostAutocast, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
@@ -67,13 +68,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.growth import Variety
+    from esper_core.growth import Transition, Variety
     from esper_core.leyline import Action, Policy, Signals, SlotPlace
     from esper_core.plugins import Plugins
     from esper_grow.gardener.choices import Blueprints
+    from esper_grow.gardener.seed_sets import SetLook
     from esper_grow.gardener.validation import Loss
 
-STATE_FORMAT: Final = 3
+STATE_FORMAT: Final = 4
 """Version of what ``state_dict`` returns."""
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
@@ -95,6 +97,11 @@ class LoopOptions(TypedDict, total=False):
         seed_lr: Learning rate of what grows. It then gets a group of its own in the first optimizer, at once, so build
             a schedule after the Gardener. None: seeds join the groups of similar parameters.
         seed_decay: Weight decay of that group; None: the optimizer's default.
+        together: The first blueprint of each slot germinates with the first batch, as a set on one branch: True, or how
+            many in each slot, which needs a stack of so many. ``seed_sets`` says when members are pruned, and the
+            others kept. Default: False.
+        leave_out: How much it may take to leave out the members of the set, one at a time, as a share of the training
+            so far. Default: 0.5.
         run_dir: A folder in which a run directory is made, for the report and the live view; None: nothing is written.
         name: Part of the name of the run directory.
     """
@@ -106,6 +113,8 @@ class LoopOptions(TypedDict, total=False):
     clip_norm: float | None
     seed_lr: float | None
     seed_decay: float | None
+    together: bool | int
+    leave_out: float
     run_dir: Path | str | None
     name: str | None
 
@@ -125,7 +134,7 @@ class Gardener:
         steps: Number of calls of ``tend`` that the policy plans for. Later nothing germinates; living seeds finish.
         policy: The name of a policy, or an object with its methods.
         options: ``growth``, ``governor``, ``example``, ``seed``, ``clip_norm``, ``seed_lr``, ``seed_decay``,
-            ``run_dir`` and ``name``, as ``LoopOptions`` describes them.
+            ``together``, ``leave_out``, ``run_dir`` and ``name``, as ``LoopOptions`` describes them.
 
     Raises:
         GraftError: The model cannot have these slots.
@@ -154,8 +163,9 @@ class Gardener:
         refuse_arguments(model, steps, clip_norm)
         self.model, self.steps, self._loss = model, steps, loss
         host = Host(model)
-        trained = [parameter for parameter in host.parameters().values() if parameter.requires_grad]
-        self._optimizers = optimizers_of(optimizer, trained)
+        self._optimizers = optimizers_of(
+            optimizer, [member for member in host.parameters().values() if member.requires_grad]
+        )
         growth, governor = _growth_settings(options.get("growth")), _governor_settings(options.get("governor"))
         plugins = load_plugins()
         with ExitStack() as undo:
@@ -174,8 +184,8 @@ class Gardener:
             group = add_seed_group(self._optimizers[0], options.get("seed_lr"), options.get("seed_decay"), undo)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm, group)
             rules = _rules_of(space, varieties, model, steps, growth, governor)
-            network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             data = Validation(validation, losses, seed, growth.gates)
+            network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe, outputs=data.losses_of)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._environment], 1, network.lost.faults)
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model, self._optimizers), False
@@ -187,11 +197,10 @@ class Gardener:
                 self._phases.begin()
             self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
             self._prospects.warn_at_start(network.evaluation.losses)
+            self._environment.seed_set = seed_set_of(options, network, data, self._autocast, varieties, growth)
             self._best_loss = float(network.evaluation.losses.mean())
-            self._record: LoopRecord | None = None
-            if (run_dir := options.get("run_dir")) is not None:
-                plain = _plain_settings(self, space, growth, governor, seed)
-                self._record = LoopRecord(run_dir, options.get("name"), model, space, plain, plugins, self._closing)
+            plain = _plain_settings(self, space, growth, governor, seed)
+            self._record = self._new_record(options, space, plain, plugins)
             self._stepper = self._new_stepper(plugins)
             undo.pop_all()
 
@@ -223,7 +232,12 @@ class Gardener:
         self._refuse_closed()
         self._environment.last_batch = batch
         batches = self._feed.add(batch)
-        network = self._environment.network
+        network, seed_set = self._environment.network, self._environment.seed_set
+        if batches and seed_set is not None:
+            if not seed_set.germinated:
+                with without_trace(self.model):
+                    self._report(seed_set.germinate(self._environment.steps))
+            seed_set.count(batches)
         if batches and network.garden.incubating:
             self._form.refuse_other(branched=True)
             with without_trace(self.model):
@@ -245,10 +259,11 @@ class Gardener:
             result = self._stepper.advance(self._environment.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
+            look = self._tend_set(result.step)
             action = self._decide(result.step, result.signals[0], rolled_back=bool(result.rolled))
             self._stepper.act(result, [action])
         self._feed.end_interval()
-        tended = self._recorder.take(result.step, self.steps, result.signals[0])
+        tended = self._recorder.take(result.step, self.steps, result.signals[0], look)
         self._environment.warn_of_surplus()
         self._prospects.warn_again(tended.signals)
         self._best_loss = tended.best_loss
@@ -322,10 +337,16 @@ class Gardener:
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
                 )
             if self._record is not None:
-                self._stepper.report(
-                    [(self._environment.pool_index, transition) for transition in pruned], self._environment.steps
-                )
+                self._report(pruned)
                 self._record.finish(self._environment, self._stepper.clock.summary(), error)
+
+    def _new_record(
+        self, options: LoopOptions, space: ActionSpace, settings: dict[str, Any], plugins: Plugins
+    ) -> LoopRecord | None:
+        """Return what writes the run directory; None if there is to be none."""
+        if (run_dir := options.get("run_dir")) is None:
+            return None
+        return LoopRecord(run_dir, options.get("name"), self.model, space, settings, plugins, self._closing)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:
         """Return the stepper, which trains the network and publishes events."""
@@ -340,6 +361,20 @@ class Gardener:
         observation = Observation(at, self.steps, signals, rolled_back=rolled_back, batches=self._feed.used)
         (action,) = self._arm.act([observation], [mask.shut() if rolled_back else mask])
         return action
+
+    def _tend_set(self, step: int) -> SetLook | None:
+        """Prune and keep members of the set; return what was found of it."""
+        if (seed_set := self._environment.seed_set) is None:
+            return None
+        self._report(seed_set.decide(step, last=step + 1 >= self.steps))
+        return seed_set.take_look()
+
+    def _report(self, transitions: Sequence[Transition]) -> None:
+        """Publish what changed without an action, after the steps so far."""
+        step, number = self._environment.steps, self._environment.pool_index
+        if transitions:
+            self._environment.network.governor.record(transitions, step)
+            self._stepper.report([(number, transition) for transition in transitions], step)
 
     def _mean_loss(self, batch: Any, parts: int, model: nn.Module) -> Tensor:
         """Return the share of one micro-batch in the mean loss of a step."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
     from esper_core.trainer import GrowingNetwork
+    from esper_grow.gardener.seed_sets import SeedSet
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
 
@@ -155,6 +156,8 @@ class LoopEnvironment:
         self.seconds = 0.0, 0.0
         self.flops: int | None = None  # a loop has more passes than a Gardener sees
         self.signals: Signals | None = None
+        self.seed_set: SeedSet | None = None
+        """The seeds that germinate together; whoever makes it sets it."""
         self._validation, self._autocast = validation, autocast
         self._began = perf_counter()
 
@@ -181,9 +184,11 @@ class LoopEnvironment:
         return self.network.evaluation.means
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
-        """Measure the gain of each seed on its branch. A loop has no twin."""
+        """Measure the gain of each seed on its branch, or of a set, and of its members. A loop has no twin."""
         trial = partial(self._validation.evaluate, self.network.model, self._autocast, trial=True)
         self.network.measure_gains(trial, undisturbed)
+        if self.seed_set is not None:
+            self.seed_set.measure()
 
     def measure_again(self, step: int) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays."""
@@ -218,10 +223,13 @@ class LoopEnvironment:
 
     def state_dict(self) -> State:
         """Return the state between two steps."""
-        state, network = State({"steps": self.steps, "over": self.over}), self.network.state_dict()
-        return State({**state.plain, **network.plain}, network.tensors)
+        position = {"steps": self.steps, "over": self.over}
+        network, seed_set = self.network.state_dict(), None if self.seed_set is None else self.seed_set.state()
+        return State({**network.plain, **position, "set": seed_set}, network.tensors)
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, in a network that has not grown."""
         self.network.load_state_dict(state)
         self.steps, self.over = state.plain["steps"], state.plain["over"]
+        if self.seed_set is not None and state.plain["set"] is not None:
+            self.seed_set.load_state(state.plain["set"])

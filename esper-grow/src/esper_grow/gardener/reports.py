@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.events import GovernorActed, SeedLost, StageChanged
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import BLENDED, Stage
+from esper_core.leyline.signals import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from esper_core.leyline.events import Event
     from esper_core.leyline.signals import Signals
+    from esper_grow.gardener.seed_sets import SetLook
+
+
+LISTED: Final = 3
+"""Slots that a line of a report names, if the same happened in several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,7 @@ class Tended:
         changes: Whatever changed, or is about to: seeds that changed their stage, with the reason, and each act of
             the governor, which may have restored the model without a seed.
         lost: Seeds that failed and were taken out.
+        together: What was found of the set that germinated together; None if none lived.
     """
 
     step: int
@@ -33,6 +40,7 @@ class Tended:
     signals: Signals
     changes: tuple[StageChanged | GovernorActed, ...] = ()
     lost: tuple[SeedLost, ...] = ()
+    together: SetLook | None = None
 
     @property
     def moved(self) -> tuple[StageChanged, ...]:
@@ -50,8 +58,10 @@ class Tended:
 
         The model's own does not show what a seed gains before it is kept.
         """
-        gains = [seed.gain.mean for slot in self.signals.slots for seed in slot.seeds if seed.gain is not None]
-        return self.signals.validation_loss - max([0.0, *gains])
+        # Those of a set's members are not over the host, but over the set without them.
+        of_seeds = [] if self.together is not None else [seed.gain for seed in self.signals.seeds]
+        gains = [*of_seeds, None if self.together is None else self.together.gain]
+        return self.signals.validation_loss - max([0.0, *(gain.mean for gain in gains if gain is not None)])
 
     @property
     def kept(self) -> tuple[StageChanged, ...]:
@@ -69,10 +79,20 @@ class Tended:
             yield f"  governor: {act.act}{_place_of(act)}: {act.reason}"
         for lost in self.lost:
             yield f"  {lost.slot}: {lost.blueprint} was lost: the seed {lost.what}"
+        if self.together is not None:
+            yield f"  {self.together}"
+        alike: dict[tuple[str, str, str], list[str]] = {}
         for change in self.moved:
+            if change.reason.cause is Cause.SET and change.now in BLENDED:
+                continue  # a set is kept at once
             stage = "kept" if change.now is Stage.FOSSILISED else change.now.value
-            yield f"  {change.slot}: {change.blueprint} is {stage}, {change.reason}"
+            alike.setdefault((change.blueprint, stage, str(change.reason)), []).append(change.slot)
+        for (blueprint, stage, reason), slots in alike.items():
+            more = f" and {len(slots) - LISTED} more" if len(slots) > LISTED else ""
+            yield f"  {', '.join(slots[:LISTED])}{more}: {blueprint} is {stage}, {reason}"
         changed = {change.blueprint for change in self.moved}
+        if self.together is not None:
+            return
         for slot in self.signals.slots:
             for seed in slot.seeds:
                 if seed.gain is not None and seed.blueprint not in changed:
@@ -100,7 +120,7 @@ class Recorder:
     def settle(self) -> None:
         """Do nothing at the end of a step."""
 
-    def take(self, step: int, steps: int, signals: Signals) -> Tended:
+    def take(self, step: int, steps: int, signals: Signals, together: SetLook | None = None) -> Tended:
         """Return the report of a step, and begin the next one."""
         events, self.events = self.events, []
         return Tended(
@@ -109,4 +129,5 @@ class Recorder:
             signals,
             tuple(event for event in events if isinstance(event, StageChanged | GovernorActed)),
             tuple(event for event in events if isinstance(event, SeedLost)),
+            together,
         )

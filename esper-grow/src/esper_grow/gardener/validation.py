@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from esper_core.trainer import GrowingNetwork
+
     Autocast = Callable[[], AbstractContextManager[Any]]
     """Returns a context in which the model computes, as ``HostAutocast`` does."""
 
@@ -107,10 +109,10 @@ class Validation:
             autocast(),
         ):
             for batch in self._batches:
-                moved = batch if device.type == "cpu" else Example.of(batch).to(device)
+                moved = self._moved(batch, device)
                 seen.append(fingerprint(moved, device))
                 with noted(partial(self._describe, moved, len(seen))):
-                    losses.append(each_loss(self._loss(model, moved)).detach().float())
+                    losses.append(self.losses_of(model, moved))
         if not losses:
             defect, hint = (
                 ("has no examples", _HELD_OUT) if self._seen is None else ("can be read only once", REPEATABLE)
@@ -125,6 +127,24 @@ class Validation:
         example_losses = torch.cat(losses)
         self._warn_of_few(len(example_losses), len(losses))
         return example_losses
+
+    def leave_out(self, network: GrowingNetwork, autocast: Autocast) -> dict[int | None, Tensor]:
+        """Return the loss of each example without each acting seed, by its number, and under None with all of them.
+
+        What runs before a seed is not run again for it, if the model allows that.
+        """
+        host = Host(network.model)
+        with host.evaluating(), same_order(self._batches), autocast():
+            batches = ((self._moved(batch, host.device), None) for batch in self._batches)
+            return network.dependence.counterfactuals.measure(batches, lambda losses, _: losses)
+
+    def losses_of(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the loss of each example of a batch, which is on the model's device."""
+        return each_loss(self._loss(model, batch)).detach().float()
+
+    @staticmethod
+    def _moved(batch: Any, device: torch.device) -> Any:
+        return batch if device.type == "cpu" else Example.of(batch).to(device)
 
     def beginning(self, batches: int) -> Validation:
         """Return the first batches of the latest evaluation, for a look that has little time."""

@@ -117,6 +117,8 @@ class Add(nn.Module):
 
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
         """Return the blended output."""
+        if isinstance(alpha, float) and alpha == 1.0:  # under a compiler it is a tensor
+            return seed
         # lerp is exact where both are equal, as with a newborn block; (1 − α)·h + α·s would round there.
         return torch.lerp(host, seed, alpha)
 

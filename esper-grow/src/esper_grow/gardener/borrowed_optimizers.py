@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -245,9 +246,10 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def step(self, blended: Iterable[int]) -> None:
         """Take one step of the host, of its fossils, and of the ``blended`` seeds, clipped together as in the loop."""
-        seeds = [owner for number in blended for owner in self.owned_by_seed(number)]
-        owners = (*self.owned_by_host(), *seeds)
-        self.step_together(owners, self._clip_norm, [owner for owner in seeds if owner.parameters])
+        seeds = [owner for number in blended for owner in self._owners_of_seeds[number] if owner.parameters]
+        with _joined(seeds) as joined:
+            owners = (*self.owned_by_host(), *joined)
+            self.step_together(owners, self._clip_norm, seeds)
         self.update_scaler(self.scaler, owners)
 
     def forget_host_state(self) -> None:
@@ -368,6 +370,42 @@ class BorrowedOptimizers(OptimizerKeeper):
             for parameter in owner.parameters:
                 self._positions.pop(id(parameter), None)
         del self.seeds[number]
+
+
+@contextmanager
+def _joined(owners: Sequence[OwnedBySeed]) -> Iterator[list[OwnedBySeed]]:
+    """Join the owners of several seeds, for the ``with`` block: one for each of the user's optimizers steps them all.
+
+    A step for each of thirty adapters would take longer than their gradients.
+    """
+    joined: list[OwnedBySeed] = []
+    of_lenders: dict[int, list[OwnedBySeed]] = {}
+    for owner in owners:
+        of_lenders.setdefault(id(owner.lender), []).append(owner)
+    for alike in of_lenders.values():
+        lender = alike[0].lender
+        assert lender is not None
+        groups: dict[int, list[nn.Parameter]] = {}
+        for owner in alike:
+            for index, members in owner.members:
+                groups.setdefault(index, []).extend(members)
+        view, state = bare_copy(lender), defaultdict[Any, Any](dict)
+        for owner in alike:
+            state.update(_state_of(owner))
+        view.state = state
+        parameters = tuple(chain(*(owner.parameters for owner in alike)))
+        joint = OwnedBySeed(parameters, view, lender=lender, members=tuple(groups.items()))
+        joint.renew()
+        joined.append(joint)
+    yield joined
+    for joint, alike in zip(joined, of_lenders.values(), strict=True):
+        after = _state_of(joint)
+        for owner in alike:
+            _state_of(owner).update({member: after[member] for member in owner.parameters if member in after})
+
+
+def _state_of(owner: OwnedParameters) -> dict[Any, Any]:
+    return {} if owner.optimizer is None else owner.optimizer.state
 
 
 def grown_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

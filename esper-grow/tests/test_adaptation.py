@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from esper_core import EsperError
+from esper_core.leyline import SlotPlace
 from esper_grow import Gardener, adapters, disable_adapters
 from tests.support.core_worlds import per_example
 from tests.support.loops import planned
@@ -73,6 +74,12 @@ def test_a_trained_head_is_left_out_and_settings_are_those_of_lora():
     arguments = adapters(model, rank=2, alpha=4.0, rslora=True, dropout=0.1)
     assert arguments == {"slots": ["0"], "blueprints": ["lora(rank=2,alpha=4.0,rslora=True,dropout=0.1)"]}
     assert adapters(model, blueprint="ia3")["blueprints"] == ["ia3"]
+    blocks = adapters(model, rank=8, alpha=16.0, block=2)
+    assert blocks == {"slots": {"0": SlotPlace("0", stack=8)}, "blueprints": ["lora(rank=2,alpha=4.0)"], "together": 4}
+    scaled = adapters(model, rank=8, rslora=True, block=2)
+    assert scaled["blueprints"] == ["lora(rank=2,alpha=4.0,rslora=True)"], "4/√2 is 8/√8"
+    with pytest.raises(EsperError, match=r"E347 .*such blocks\n.*rank=8, block=3"):
+        adapters(model, rank=8, block=3)
 
 
 @pytest.mark.members

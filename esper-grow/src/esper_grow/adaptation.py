@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from esper_core.growth import Host
-from esper_core.leyline.errors import GraftError, Problem
+from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +30,7 @@ def adapters(
     alpha: float | None = None,
     rslora: bool = False,
     dropout: float = 0.0,
+    block: int | None = None,
     blueprint: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``slots`` and ``blueprints`` with which a ``Gardener`` grows adapters beside linear layers.
@@ -46,10 +49,13 @@ def adapters(
         alpha: Its scale is alpha/rank. None: the rank.
         rslora: Scale by alpha/√rank.
         dropout: Share of an adapter's inputs that is dropped in training.
+        block: Rank of the blocks in which LoRA germinates as a set, each judged apart. Then ``together`` is returned,
+            too, and slots have room for as many blocks again. None: it has its rank at once.
         blueprint: What grows instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
 
     Raises:
         GraftError: no linear layer is there, or a name matches none.
+        GrowthError: the rank is no multiple of the block, or something else than LoRA is to have blocks (E347).
 
     Examples:
         >>> adapters(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), rank=2)
@@ -70,9 +76,12 @@ def adapters(
                 msg = f'"{name}"'
                 raise _no_layer(msg, layers)
             chosen += matching
-    settings = {"rank": rank, "alpha": alpha, "rslora": rslora or None, "dropout": dropout or None}
-    text = ",".join(f"{name}={value}" for name, value in settings.items() if value is not None)
-    return {"slots": list(dict.fromkeys(chosen)), "blueprints": [blueprint or f"lora({text})"]}
+    names = list(dict.fromkeys(chosen))
+    if block is None:
+        return {"slots": names, "blueprints": [blueprint or _lora(rank, alpha, dropout, rslora=rslora)]}
+    copies, alpha = _in_blocks(rank, alpha, block, blueprint, rslora=rslora)
+    slots = {name: SlotPlace(name, stack=2 * copies) for name in names}
+    return {"slots": slots, "blueprints": [_lora(block, alpha, dropout, rslora=rslora)], "together": copies}
 
 
 @contextmanager
@@ -126,6 +135,26 @@ def _linear_layers(model: nn.Module) -> list[str]:
         if not any(parameter.requires_grad for parameter in getattr(module, "base_layer", module).parameters())
     ]
     return frozen or list(layers)
+
+
+def _lora(rank: int, alpha: float | None, dropout: float, *, rslora: bool) -> str:
+    """Return the name of the blueprint with these settings."""
+    settings = {"rank": rank, "alpha": alpha, "rslora": rslora or None, "dropout": dropout or None}
+    return f"lora({','.join(f'{name}={value}' for name, value in settings.items() if value is not None)})"
+
+
+def _in_blocks(
+    rank: int, alpha: float | None, block: int, blueprint: str | None, *, rslora: bool
+) -> tuple[int, float | None]:
+    """Return how many blocks a rank has, and the alpha of each, by which all have the scale of the whole rank."""
+    if blueprint is not None or block < 1 or rank % block:
+        received = f"rank={rank!r}, block={block!r}, blueprint={blueprint!r}"
+        hint = f"Pass a block that divides the rank, and no blueprint. Received: {received}"
+        raise GrowthError(Problem("E347", "LoRA cannot germinate in such blocks", hint=hint))
+    copies = rank // block
+    if rslora:
+        return copies, (rank if alpha is None else alpha) / math.sqrt(copies)
+    return copies, None if alpha is None else alpha / copies
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from esper_core import EsperError
 from esper_core.growth import Presence, slots_of
-from esper_core.leyline import SlotPlace, Stage
+from esper_core.leyline import Stage
 from esper_grow import Gardener, adapters
 from tests.support.core_worlds import same
 
@@ -143,7 +143,8 @@ def test_a_set_trains_as_adapters_that_are_there_from_the_start():
 
 
 def test_blocks_of_a_small_rank_have_first_weights_of_their_own_and_are_members_each():
-    world = World(slots={name: SlotPlace(name, stack=4) for name in PLACES}, together=2, growth={"gates": "off"})
+    model = build()
+    world = World(model=model, **adapters(model, PLACES, rank=4, block=2), growth={"gates": "off"})
     world.step(world.batches[0])
     downs = [seed.block.down.weight for seed in slots_of(world.model).named("2").seeds]
     assert not torch.equal(*downs)
@@ -151,6 +152,19 @@ def test_blocks_of_a_small_rank_have_first_weights_of_their_own_and_are_members_
     assert report.together.members == 6
     assert world.stages() == dict.fromkeys(PLACES, KEPT * 2)
     assert {str(slot.state) for slot in slots_of(world.model).each()} == {"free"}
+
+
+def test_price_and_power_are_told_before_training(caplog):
+    prospect = World().gardener.together
+    assert prospect.startswith(
+        "3 seeds with 86 parameters germinate together: 200 validation examples show gains from about"
+    )
+    assert prospect.endswith("and the set has to gain more than 0.0086")
+    assert not caplog.records
+    World(growth={"price": {"per_parameter": 1.0}}, steps=2)
+    messages = [record.getMessage().partition("\n")[0] for record in caplog.records]
+    assert "E380 2 calls of tend() are too few for a set of seeds to be kept, for which gates need 3" in messages
+    assert "E381 the set cannot be kept: it costs 86 nats, and the validation loss is 0.783" in messages
 
 
 @pytest.mark.parametrize(

@@ -195,9 +195,9 @@ class Gardener:
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
                 self._phases.begin()
-            self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
-            self._prospects.warn_at_start(network.evaluation.losses)
             self._environment.seed_set = seed_set_of(options, network, data, self._autocast, varieties, growth)
+            self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
+            self._prospects.warn_at_start(network.evaluation.losses, self._environment.seed_set)
             self._best_loss = float(network.evaluation.losses.mean())
             plain = _plain_settings(self, space, growth, governor, seed)
             self._record = self._new_record(options, space, plain, plugins)
@@ -208,6 +208,11 @@ class Gardener:
     def arm(self) -> str:
         """The name of the policy, under which events and reports show the model."""
         return self._arm.name
+
+    @property
+    def together(self) -> str | None:
+        """What grows together, at which price, and which gains of it can be shown; None if nothing does."""
+        return None if self._environment.seed_set is None else self._environment.seed_set.prospect
 
     @property
     def best_loss(self) -> float:

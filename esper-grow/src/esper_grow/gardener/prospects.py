@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from esper_core.leyline import Signals
     from esper_core.settings import GrowthConfig
     from esper_core.trainer import Arm
+    from esper_grow.gardener.seed_sets import SeedSet
 
 log = logging.getLogger("esper")
 
@@ -73,12 +74,17 @@ class Prospects:
         self._judged = growth.gates != "off" or hasattr(arm.policy, "for_loop")
         self._warned = False
 
-    def warn_at_start(self, losses: Tensor) -> None:
-        """Log warnings of too few steps, of prices beside these validation losses (E381), and of too few (E382)."""
-        self._warn_of_steps()
+    def warn_at_start(self, losses: Tensor, seed_set: SeedSet | None = None) -> None:
+        """Log warnings of too few steps, of prices beside these validation losses (E381), and of too few (E382).
+
+        ``seed_set``: what germinates together; what is to be known of it is noted there, too.
+        """
+        self._warn_of_steps(*((FIRST_LOOK, "a set of seeds") if seed_set is not None else (SHORTEST_LOOP, "any seed")))
         if not self._judged or not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
             return
         loss = float(losses.mean())
+        if seed_set is not None:
+            self._tell_of_set(seed_set, losses)
         self._warn_of_price(loss, DEAR_SHARE)
         if len(losses) >= MIN_EXAMPLES_FOR_EVIDENCE and math.isfinite(loss):
             self._warn_of_power(loss, float(losses.std()), len(losses))
@@ -89,11 +95,11 @@ class Prospects:
         if self._judged and has_room and self._offers and 0.0 <= loss <= self._offers[0].price:
             self._warn_of_price(loss, 1.0)
 
-    def _warn_of_steps(self) -> None:
+    def _warn_of_steps(self, shortest: int, grown: str) -> None:
         """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
         plans = self._arm.impossible(self._steps)
-        if self._growth.gates != "off" and self._steps < SHORTEST_LOOP:
-            plans = (f"any seed to be kept, for which gates need {SHORTEST_LOOP}",)
+        if self._growth.gates != "off" and self._steps < shortest:
+            plans = (f"{grown} to be kept, for which gates need {shortest}",)
         hint = (
             "Call tend() more often, such as every 20 batches, and pass the number of calls as  steps=…\n"
             "A trainer's callback does so with  every=20."
@@ -102,6 +108,25 @@ class Prospects:
             calls = f"{plural(self._steps, 'call')} of tend() {'is' if self._steps == 1 else 'are'}"
             message = f"{calls} too few for {plan}"
             log.warning("%s", Problem("E380", message, hint=hint))
+
+    def _tell_of_set(self, seed_set: SeedSet, losses: Tensor) -> None:
+        """Note what a set costs, and what gains of it can be shown; log a warning if it costs too much (E381)."""
+        loss, price = float(losses.mean()), seed_set.price(float(losses.mean()), self._growth)
+        seed_set.prospect = f"{seed_set.size} seeds with {seed_set.parameters:,} parameters germinate together"
+        if self._growth.gates != "off" and len(losses) >= MIN_EXAMPLES_FOR_EVIDENCE:
+            gain = smallest_gain(float(losses.std()), len(losses), self._alpha)
+            seed_set.prospect += f": {len(losses):,} validation examples show gains from about {gain:.2g} nats on"
+            seed_set.prospect += "" if price is None else f", and the set has to gain more than {price:.2g}"
+        log.info("%s", seed_set.prospect)
+        if price is not None and price >= DEAR_SHARE * loss:
+            message = f"the set cannot be kept: it costs {price:.4g} nats, and the validation loss is {loss:.3g}"
+            hint = "Lower growth.price, raise growth.price.budget, or take fewer places."
+            log.warning("%s", Problem("E381", message, hint=hint))
+
+    @property
+    def _alpha(self) -> float:
+        """What the gate before keeping spends on one of its decisions, at the first seed or set."""
+        return GATE_ALPHA / 2 / max(1, sum(look <= self._steps for look in GATE_DECISIONS))
 
     def _warn_of_price(self, loss: float, share: float) -> None:
         dear = [offer for offer in self._offers if offer.price >= share * loss]
@@ -128,11 +153,9 @@ class Prospects:
         log.warning("%s", Problem("E381", message, hint=hint))
 
     def _warn_of_power(self, loss: float, deviation: float, examples: int) -> None:
-        decisions = sum(look <= self._steps for look in GATE_DECISIONS)
-        if not decisions:  # which was told already
+        if self._steps < FIRST_LOOK:  # which was told already
             return
-        alpha = GATE_ALPHA / 2 / decisions
-        gain = smallest_gain(deviation, examples, alpha)
+        gain = smallest_gain(deviation, examples, self._alpha)
         if gain < VISIBLE_SHARE * loss:
             return
         message = (

@@ -20,9 +20,9 @@ def test_the_tutorial_on_adapters_ends_with_a_saved_folder_of_few_parameters(tmp
         [sys.executable, "tutorial.py"], cwd=tmp_path, capture_output=True, text=True, timeout=3600, check=False
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    found = re.search(r"loss on the test: ([\d.]+), ([\d,]+) parameters in (\d+) adapters", ran.stdout)
-    assert found is not None, ran.stdout[-2000:]
-    loss, parameters = float(found[1]), int(found[2].replace(",", ""))
+    printed = re.search(r"loss on the test: ([\d.]+), ([\d,]+) parameters in (\d+) adapters", ran.stdout)
+    assert printed is not None, ran.stdout[-2000:]
+    loss, parameters = float(printed[1]), int(printed[2].replace(",", ""))
     assert loss < 0.52, "the head alone reaches about 0.55"
     assert 0 < parameters <= 15_000
     assert (tmp_path / "adapters" / "adapter_model.safetensors").is_file()

@@ -256,7 +256,7 @@ def share(hits: int, runs: int) -> str:
     rate, z = hits / runs, 1.96
     middle, spread = rate + z * z / (2 * runs), z * math.sqrt(rate * (1 - rate) / runs + z * z / (4 * runs * runs))
     low, high = (POINTS * (middle + way * spread) / (1 + z * z / runs) for way in (-1, 1))
-    return f"{hits} of {runs} ({low:.0f} to {high:.0f} %)"
+    return f"{hits} of {runs} ({max(low, 0.0):.0f} to {high:.0f} %)"
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -67,8 +67,11 @@ def test_adapters_are_placed_and_the_plan_is_written_and_printed_for_peft(esper,
     assert answer.out.splitlines()[0] == "Sequential: lora(rank=1) at 1 place"
     plan = json.loads(Path("plan.json").read_text(encoding="utf-8"))
     assert [place["slot"] for place in plan["places"]] == ["3"]
-    answer = esper("probe", file, *arguments, "--to", "peft")
+    answer = esper("probe", file, *arguments, "--to", "peft", "--html", "plan.html")
     assert (answer.status, answer.out.splitlines()[:1]) in [(0, ["LoraConfig("]), (1, [])]
+    assert Path("plan.html").exists(), "also where nothing pays"
+    answer = esper("probe", file, *arguments, "--to", "peft", "--json")
+    assert not answer.out or "target_modules" in json.loads(answer.out)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,11 @@ def test_adapters_are_placed_and_the_plan_is_written_and_printed_for_peft(esper,
         (["{file}", "--to", "peft"], 2, "--to is for adapters"),
         (["{file}", "--adapters", "mlp", "--slots", "0"], 2, "leave out --slots and --blueprints"),
         (["{file}", "--adapters", "q_proj"], 2, "E313"),
+        (
+            ["{file}", "--adapters", "3", "--plan", "no/plan.json"],
+            2,
+            "E356 cannot write no/plan.json: there is no folder",
+        ),
         (["{file}", "--budget", "soon"], 2, "E354 the budget is not a duration"),
         (["nothing.py"], 2, "E355 there is no such file\n  nothing.py"),
         (["."], 2, "E355 this is a folder"),

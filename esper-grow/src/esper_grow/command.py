@@ -74,8 +74,7 @@ def probe(
 
     seconds = seconds_of(budget)
     refuse_unused(options, slots, blueprints)
-    if page is not None:
-        refuse_page(page)
+    refuse_files(page, options["plan"])
     arguments = read_file(*split_names(file))
     model, loss, train, validation, *more = arguments
     common: dict[str, Any] = {"budget": seconds, "price": price, "seed": seed}
@@ -97,12 +96,13 @@ def probe(
             result = try_out(model, loss, train, validation, **chosen, **common)
     if (plan := options["plan"]) is not None:
         result.save(plan)
-    if options["form"] == "peft":
-        print_line(lora_config(result.to_peft()))
-    else:
-        print_json(result.to_dict()) if options["as_json"] else print_line(str(result))
     if page is not None:
         write_page(result.to_dict(), page, "plan-page" if options["adapters"] else "probe-page")
+    if options["form"] == "peft":
+        arguments = result.to_peft()
+        print_json(arguments) if options["as_json"] else print_line(lora_config(arguments))
+    else:
+        print_json(result.to_dict()) if options["as_json"] else print_line(str(result))
 
 
 def _tell(text: str) -> None:
@@ -229,14 +229,15 @@ def _failed(file: Path, description: str, error: BaseException, hint: str) -> Es
     return failure
 
 
-def refuse_page(page: Path) -> None:
-    """Raise ConfigError (E356) if the page could not be written after the probe."""
-    if not entry_points(group="esper.notebook", name="probe-page"):
+def refuse_files(page: Path | None, plan: Path | None) -> None:
+    """Raise ConfigError (E356) if the page or the plan could not be written after the probe."""
+    if page is not None and not entry_points(group="esper.notebook", name="probe-page"):
         message = "no installed package makes pages"
         raise ConfigError(Problem("E356", message, hint="It comes with another package:  pip install esper-watch"))
-    if not page.parent.is_dir():
-        message = f"cannot write {page}: there is no folder {page.parent}"
-        raise ConfigError(Problem("E356", message, hint="Give a file in a folder that exists."))
+    for file in (page, plan):
+        if file is not None and not file.parent.is_dir():
+            message = f"cannot write {file}: there is no folder {file.parent}"
+            raise ConfigError(Problem("E356", message, hint="Give a file in a folder that exists."))
 
 
 def write_page(result: dict[str, Any], page: Path, kind: str) -> None:

@@ -1,6 +1,7 @@
 """Where adapters go: what a plan names, what it costs, and what it refuses."""
 
 import copy
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import AdamW
+from torch.utils.checkpoint import checkpoint
 
 from esper_core import EsperError
 from esper_grow import Gardener, place_adapters, read_plan
@@ -86,7 +88,7 @@ def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:
         answers = [[(inputs, model(inputs).argmax(1)) for inputs, _ in batches] for batches in (train, validation)]
     nothing = placed((model, *answers), optimizer=partial(AdamW, lr=1e-4))
     assert (nothing.verdict, nothing.slots) == ("nothing pays", [])
-    with pytest.raises(EsperError, match=r"E357.*Nothing pays"):
+    with pytest.raises(EsperError, match=r"E351.*Nothing pays"):
         nothing.to_peft()
 
 
@@ -94,21 +96,35 @@ def test_too_small_a_budget_ranks_and_says_how_long_it_takes(world) -> None:
     short = placed(world, budget=1e-6)
     assert (short.verdict, short.steps, len(short.places)) == ("undecided", 3, 3)
     assert "It needs about" in short.reason
+    assert placed(world, steps=1).reason.endswith("training for 1 step is too short. Pass steps=30 at least.")
 
 
-def test_prices_and_limits_leave_places_out(world) -> None:
-    assert placed(world, price=1.0).slots == []
-    assert placed(world, parameters=15).slots == []
+def test_places_are_not_looked_at_again_when_the_budget_is_over(world, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper_grow.probes.budget.BudgetClock.left", property(lambda _: -1.0))
+    interrupted = placed(world)
+    assert len(interrupted.slots) == 1
+    assert "The budget was over" in interrupted.remarks[0]
+
+
+def test_prices_and_limits_leave_places_out_and_the_reason_says_so(world) -> None:
+    expensive, small = placed(world, price=1.0), placed(world, parameters=15)
+    assert (expensive.slots, small.slots) == ([], [])
+    assert "no single one is shown to bring more than its price" in expensive.reason
+    assert "the smallest adapter has 16 parameters, and the plan may have 15" in small.reason
     assert len(placed(world, parameters=32).slots) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"blueprint": "gated_mlp"}, "E357"),
+        ({"blueprint": "gated_mlp"}, "E351"),
         ({"where": "q_proj"}, "E313"),
         ({"examples": 50}, "E353"),
         ({"budget": "soon"}, "E354"),
+        ({"steps": 0}, r"E112.*received 0\n  place_adapters.steps"),
+        ({"parameters": 0}, r"E112.*received 0\n  place_adapters.parameters"),
+        ({"examples": -1}, r"E112.*received -1\n  place_adapters.examples"),
+        ({"optimizer": partial(AdamW, lr=1e4), "steps": 40}, "E352 300 of 300 losses .* with adapters at all places"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(options: Any, code: str, world) -> None:
@@ -121,6 +137,58 @@ def test_a_file_that_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text, encoding="utf-8")
     with pytest.raises(EsperError, match="E332"):
         read_plan(tmp_path / "plan.json")
+
+
+class Sometimes(Residual):
+    """One with two more layers: the first acts on some batches only, the second never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers.extend(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[: 4 if inputs[0, 0] > 0 else 3]:
+            inputs = inputs + torch.tanh(layer(inputs))
+        return self.head(inputs)
+
+
+def test_a_layer_that_is_not_called_is_left_out_and_one_that_is_called_at_times_has_a_place(world) -> None:
+    torch.manual_seed(0)
+    model, (_, train, validation) = Sometimes().requires_grad_(requires_grad=False), world
+    order = sorted(train, key=lambda batch: -float(batch[0][0, 0]))  # the first batch shows which layers are called
+    plan = placed((model, order, validation))
+    assert plan.layers == (*PLACES, "layers.3")
+    assert plan.remarks[0] == 'Left out: slot "layers.4": module "layers.4" is not called in training.'
+
+
+class Checkpointed(Residual):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, inputs, use_reentrant=False)
+
+
+def test_a_compiled_and_checkpointed_network_is_as_the_network_itself(world, plan) -> None:
+    model = Checkpointed()
+    model.load_state_dict(world[0].state_dict())
+    compiled = torch.compile(model.requires_grad_(requires_grad=False), backend="eager")
+    again = placed((compiled, *world[1:]), parameters=20)
+    assert replace(again, seconds=plan.seconds, model=plan.model) == plan
+
+
+def test_peft_gets_a_pattern_where_a_name_is_the_end_of_another(world) -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.inner = copy.deepcopy(world[0].layers), copy.deepcopy(world[0])
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                inputs = inputs + 0.1 * torch.tanh(layer(inputs))
+            return self.inner(inputs)
+
+    nested = placed((Nested(), *world[1:]), where=["inner.layers.2", "layers.0"], steps=40)
+    targets = nested.to_peft()["target_modules"]
+    names = [name for name, _ in Nested().named_modules()]
+    assert sorted(name for name in names if re.fullmatch(targets, name)) == sorted(nested.slots)
 
 
 def test_what_is_frozen_is_shared_and_never_copied(world, monkeypatch: pytest.MonkeyPatch) -> None:

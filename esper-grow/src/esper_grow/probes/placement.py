@@ -32,7 +32,7 @@ from torch import Tensor
 from esper_blueprints.lora import Lora
 from esper_core.growth import Example, Host, compare_losses, graft
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
-from esper_core.leyline.errors import GrowthError, Problem, plural
+from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, Problem, plural
 from esper_core.plugins import load_plugins
 from esper_core.settings import GrowthConfig
 from esper_grow.adaptation import ALL, adapters
@@ -43,7 +43,7 @@ from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import Validation, counted_example, each_loss, same_order
 from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches
-from esper_grow.probes.plans import AdapterPlace, AdapterPlan
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Prices, Seed
     from esper_grow.gardener.validation import Loss
+    from esper_grow.probes.results import Verdict
     from esper_grow.probes.trainings import Training
 
 STEPS: Final = 100
@@ -83,7 +84,7 @@ class PlacementOptions(TypedDict, total=False):
         blueprint: What is placed instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
         adapter_lr: Learning rate of the adapters; None: that of the optimizer.
         clip_norm: The norm to which gradients are clipped; None: they are not.
-        examples: Validation examples that are looked at. Default: 300.
+        examples: How many validation examples are looked at, the first ones. Default: 300.
         price: Gain in nats that each parameter has to bring; None: relative, as the price of gates (``growth.price``).
         seed: RNG seed.
         on_progress: Called with a line of text for each part.
@@ -132,10 +133,12 @@ def place_adapters(
     Raises:
         GraftError: The model has slots, or no layer is meant by ``where``.
         GrowthError: Model, loss, optimizer or data cannot be used, or the blueprint is no adapter.
-        ConfigError: The budget is not a duration, or there is no such blueprint.
+        ConfigError: The budget or a number cannot be used, or there is no such blueprint.
         TypeError: There is no such option.
     """
     refuse_unknown_options(place_adapters, options, PlacementOptions)
+    _refuse_small_numbers(steps, parameters, options.get("examples", EXAMPLES))
+    model = getattr(model, "_orig_mod", model)  # a compiled model has other names
     clock, seed = BudgetClock(seconds_of(options.get("budget", "30min"))), options.get("seed", 0)
     names = ("alpha", "rslora", "dropout", "blueprint")
     form: Any = {name: options[name] for name in names if name in options}  # type: ignore[literal-required]
@@ -149,13 +152,39 @@ def place_adapters(
         with without_trace(training.model), batches.generators.kept():
             with torch.no_grad():
                 example, by_example, _ = counted_example(training.model, batches.first(), training.loss)
-            graft(training.model, places["slots"], example=example)
+            modules = [name for name, _ in training.model.named_modules()]
+            refused = _graft(training.model, places["slots"], example)
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
             placement = Placement(training, batches, held_out, by_example, places["blueprints"][0], clock)
             placement.prices = Host(training.model).prices(growth, None)
             placement.limit, placement.seed = parameters, seed
+            placement.refused, placement.modules = refused, modules
             placement.adapter_lr, placement.report = options.get("adapter_lr"), options.get("on_progress")
             return placement.run(steps)
+
+
+def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> None:
+    """Raise ConfigError (E112) for numbers with which nothing can be measured."""
+    for name, number in {"steps": steps, "parameters": parameters, "examples": examples}.items():
+        if number is not None and number < 1:
+            message = f"Input should be greater than or equal to 1; received {number}"
+            raise ConfigError(Problem("E112", message, path=f"place_adapters.{name}"))
+
+
+def _graft(model: nn.Module, slots: list[str], example: Example) -> list[Problem]:
+    """Put slots behind the layers that can have them, and return why others cannot; GraftError if none can."""
+    refused: list[Problem] = []
+    while True:
+        try:
+            graft(model, slots, example=example)
+        except GraftError as error:
+            unfit = {problem.path for problem in error.problems}
+            fitting = [slot for slot in slots if slot not in unfit]
+            if not fitting or len(fitting) == len(slots):
+                raise
+            slots, refused = fitting, [*refused, *error.problems]
+        else:
+            return refused
 
 
 def _held_out(validation: Iterable[Any], loss: Loss, most: int, seed: int) -> list[Any]:
@@ -196,10 +225,16 @@ class Placement:
     seed: int = field(default=0, init=False)
     adapter_lr: float | None = field(default=None, init=False)
     report: Callable[[str], object] | None = field(default=None, init=False)
+    refused: Sequence[Problem] = field(default=(), init=False)
+    """Why layers that were meant have no place."""
+    modules: Sequence[str] = field(default=(), init=False)
+    """The names of all modules of the model."""
     seeds: dict[str, Seed] = field(default_factory=dict, init=False)
     """The adapter of each place, in the copy in which all act."""
     rows: list[int] = field(default_factory=list, init=False)
     """The losses of each validation batch."""
+    interrupted: bool = field(default=False, init=False)
+    """Whether the budget was over before all that pays was taken."""
     scale: float = field(default=1.0, init=False)
     """What all adapters bring, as a share of what the copy relies on."""
 
@@ -208,7 +243,7 @@ class Placement:
         validation = Validation(self.held_out, self.loss, self.seed)
         together = self.training.copy(self.seed, 1.0)
         self._plant(together)
-        steps = self._train(together, steps)
+        wanted, steps = steps, self._train(together, steps)
         alone = self.training.copy(self.seed, _half_life(steps))
         if any(parameter.requires_grad for parameter in alone.model.parameters()):
             self._train(alone, steps, limited=False)
@@ -218,6 +253,7 @@ class Placement:
             hint = f"Hold out {MIN_EXAMPLES_FOR_EVIDENCE} at least, and return one loss for each."
             raise GrowthError(Problem("E353", message, hint=hint))
         full = together.evaluate(validation)
+        _refuse_not_finite({"without adapters": host, "with adapters at all places": full})
         together.model.requires_grad_(requires_grad=False)
         with together.judged():
             with self._gates(dict.fromkeys(self.seeds, 0.0)):
@@ -228,21 +264,22 @@ class Placement:
             kept = {place.slot for place in places if place.order is not None}
             with self._gates({slot: float(slot in kept) for slot in self.seeds}):
                 planned = validation.evaluate(together.model, ExitStack, trial=True)
-        return self._plan(places, (host, full, planned), steps)
+        return self._plan(places, (host, full, planned), steps, wanted)
 
     def _plant(self, training: Training) -> None:
         """Put an adapter into every slot of a copy, as seeds that act."""
         model = training.model
         varieties = blueprints_of(self.blueprint, Host(model), load_plugins())
         if not all(variety.spec.adapts for several in varieties.values() for variety in several):
-            message = f"{self.blueprint} is no adapter: it replaces what a layer returns"
-            raise GrowthError(Problem("E357", message, hint="Place lora, ia3 or bottleneck_adapter."))
+            message = f"{self.blueprint} cannot be placed: it replaces what a layer returns, and adds nothing to it"
+            raise GrowthError(Problem("E351", message, hint="Place lora or bottleneck_adapter."))
         group = add_seed_group(training.optimizer, self.adapter_lr, None, ExitStack())
         keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm, group)
-        for slot, (variety, *_) in varieties.items():
-            seed = self.seeds[slot] = Host(model).plant(slot, variety, self.seed)
-            keeper.adopt(seed)
-            keeper.settle(seed, freeze=False)
+        for slot, fitting in varieties.items():
+            for variety in fitting[:1]:  # a blueprint need not fit everywhere
+                seed = self.seeds[slot] = Host(model).plant(slot, variety, self.seed)
+                keeper.adopt(seed)
+                keeper.settle(seed, freeze=False)
 
     def _train(self, training: Training, steps: int, *, limited: bool = True) -> int:
         """Train a copy for so many steps, or fewer if the budget is short; return how many."""
@@ -285,19 +322,21 @@ class Placement:
     def _gains(self, model: nn.Module, acting: Sequence[str]) -> dict[str, Tensor]:
         """Return for each place, and each example, what its adapter brings beside those that act, to first order."""
         host = Host(model)
+        batches = [Example.of(batch).to(host.device) for batch in self.held_out]
         gains: dict[str, list[Tensor]] = {slot: [] for slot in self.seeds}
         with host.evaluating():
             if not self.rows:
                 with torch.no_grad():
-                    self.rows = [len(each_loss(self.loss(model, batch))) for batch in self.held_out]
-            for batch, rows in zip(self.held_out, self.rows, strict=True):
+                    self.rows = [len(each_loss(self.loss(model, batch))) for batch in batches]
+            for batch, rows in zip(batches, self.rows, strict=True):
                 gates = {
                     slot: torch.full((rows,), float(slot in acting), device=host.device, requires_grad=True)
                     for slot in self.seeds
                 }
                 with self._gates(gates):
                     losses = each_loss(self.loss(model, batch))
-                gradients = torch.autograd.grad(losses.sum(), list(gates.values()))
+                    # With the gates in place, since checkpointing runs layers again. Some need not act on every batch.
+                    gradients = torch.autograd.grad(losses.sum(), list(gates.values()), materialize_grads=True)
                 for slot, gradient in zip(gates, gradients, strict=True):
                     gains[slot].append(-self.scale * gradient.detach().float().cpu())
         return {slot: torch.cat(parts) for slot, parts in gains.items()}
@@ -308,7 +347,7 @@ class Placement:
         quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
         planned: dict[str, AdapterPlace] = {}
         first: dict[str, AdapterPlace] = {}
-        while len(planned) < min(MOST_PLACED, len(self.seeds)):
+        while len(planned) < min(MOST_PLACED, len(self.seeds)) and not self.interrupted:
             used = sum(sizes[slot] for slot in planned)
             gains = self._gains(model, list(planned))
             figures = {slot: _mean_and_error(gain) for slot, gain in gains.items()}
@@ -327,40 +366,29 @@ class Placement:
             if best is None:
                 break
             planned[best[1].slot] = best[1]
+            self.interrupted = self.clock.left < 0.0
             self._tell(f"{best[1].order}. {best[1].slot}: {format_number(best[1].beside or 0.0, signed=True)} nats")
         others = [place for slot, place in first.items() if slot not in planned]
         return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]
 
-    def _plan(self, places: list[AdapterPlace], losses: tuple[Tensor, Tensor, Tensor], steps: int) -> AdapterPlan:
+    def _plan(
+        self, places: list[AdapterPlace], losses: tuple[Tensor, Tensor, Tensor], steps: int, wanted: int
+    ) -> AdapterPlan:
         host, full, planned = losses
-        evidence = compare_losses(host, full, GATE_ALPHA)
-        price = self.prices.price(*2 * (sum(place.parameters for place in places),), 0, float(host.mean()))
         chosen = [place for place in places if place.order is not None]
-        gain, error = format_number(evidence.mean, signed=True), format_number(evidence.standard_error)
-        remarks = list(self._remarks(steps))
-        if steps < FEWEST_STEPS:
-            verdict, needs = "undecided", self.clock.used * FEWEST_STEPS / steps
-            reason = f"Undecided: {plural(steps, 'step')} are too few. It needs about {format_seconds(needs)}."
-        elif not chosen or evidence.lower <= min(price, 0.0) or evidence.mean <= 0.0:
-            verdict, chosen = "nothing pays", []
-            reason = f"Nothing pays: adapters at all places bring {gain} ± {error} nats together."
-        else:
-            share = (host.mean() - planned.mean()) / (host.mean() - full.mean())
-            verdict = "pays"
-            reason = (
-                f"{plural(len(chosen), 'adapter')} with {sum(place.parameters for place in chosen):,} parameters: of "
-                f"the {gain} ± {error} nats that all places bring, these bring {100 * float(share):.0f} % without "
-                "being trained for themselves."
-            )
+        verdict, reason = self._verdict(chosen, losses, steps, wanted)
+        if verdict == "nothing pays":
+            chosen = []
         if not chosen:
             places = [AdapterPlace(p.slot, p.rank, p.parameters, p.alone, p.error) for p in places]
         return AdapterPlan(
-            verdict=verdict,  # type: ignore[arg-type]
+            verdict=verdict,
             reason=reason,
             places=tuple(places),
             layers=tuple(self.seeds),
             blueprint=self.blueprint,
             peft=self._peft(),
+            by_pattern=has_longer_name(self.seeds, self.modules),
             model=type(self.training.model).__name__,
             parameters=sum(place.parameters for place in chosen),
             limit=self.limit,
@@ -370,7 +398,35 @@ class Placement:
             steps=steps,
             examples=len(host),
             seconds=self.clock.used,
-            remarks=tuple(remarks),
+            remarks=tuple(self._remarks(steps, wanted)),
+        )
+
+    def _verdict(
+        self, chosen: Sequence[AdapterPlace], losses: tuple[Tensor, Tensor, Tensor], steps: int, wanted: int
+    ) -> tuple[Verdict, str]:
+        """Return the verdict and its reason."""
+        host, full, planned = losses
+        evidence = compare_losses(host, full, GATE_ALPHA)
+        gain, error = format_number(evidence.mean, signed=True), format_number(evidence.standard_error)
+        smallest = min(seed.parameter_count for seed in self.seeds.values())
+        if steps < FEWEST_STEPS:
+            needs = f"It needs about {format_seconds(self.clock.used * FEWEST_STEPS / steps)}."
+            if steps == wanted:
+                needs = f"Pass steps={FEWEST_STEPS} at least."
+            return "undecided", f"Undecided: training for {plural(steps, 'step')} is too short. {needs}"
+        if evidence.lower <= 0.0:
+            return "nothing pays", f"Nothing pays: adapters at all places bring {gain} ± {error} nats together."
+        if self.limit is not None and smallest > self.limit:
+            sizes = f"the smallest adapter has {plural(smallest, 'parameter')}, and the plan may have {self.limit}"
+            return "nothing pays", f"Nothing pays: {sizes}. All places bring {gain} ± {error} nats together."
+        if not chosen:
+            together = f"adapters at all places bring {gain} ± {error} nats together"
+            return "nothing pays", f"Nothing pays: {together}, but no single one is shown to bring more than its price."
+        share = 100 * float((host.mean() - planned.mean()) / evidence.mean)
+        size = sum(place.parameters for place in chosen)
+        return "pays", (
+            f"{plural(len(chosen), 'adapter')} with {size:,} parameters: of the {gain} ± {error} nats that all places "
+            f"bring, these bring {share:.0f} % without being trained for themselves."
         )
 
     def _peft(self) -> dict[str, Any] | None:
@@ -382,10 +438,23 @@ class Placement:
         dropout = 0.0 if lora.dropout is None else lora.dropout.p
         return {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
 
-    def _remarks(self, steps: int) -> Iterator[str]:
-        if FEWEST_STEPS <= steps < STEPS // 2:
+    def _remarks(self, steps: int, wanted: int) -> Iterator[str]:
+        if FEWEST_STEPS <= steps < min(wanted, STEPS // 2):
             yield f"The budget was enough for {plural(steps, 'step')}; more of them order places better."
+        if self.interrupted:
+            yield "The budget was over before all places were looked at again; more of them may pay."
+        if self.refused:
+            yield f"Left out: {'; '.join(problem.message for problem in self.refused)}."
         yield "Gains of single places are first-order estimates after one joint training; they rank what to place."
+
+
+def _refuse_not_finite(losses: Mapping[str, Tensor]) -> None:
+    """Raise GrowthError (E352) if validation losses after a training are not finite."""
+    for training, examples in losses.items():
+        if wrong := int((~examples.isfinite()).sum()):
+            message = f"{wrong} of {len(examples)} losses of the validation data are not finite"
+            hint = "Lower the learning rate, set clip_norm, or check the loss: a mean over no labels is nan."
+            raise GrowthError(Problem("E352", f"{message} after training {training}", hint=hint))
 
 
 def _half_life(steps: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from esper_run.runs.checkpoint_files import read_part
 from esper_run.runs.directory import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 PLAN_FORMAT: Final = 1
 """Version of what ``AdapterPlan.save`` writes."""
@@ -74,6 +75,7 @@ class AdapterPlan:
         layers: Their layers in the order of the model.
         blueprint: What was tried at each.
         peft: The settings of PEFT's LoRA that all places have in common; None: the adapter is no LoRA.
+        by_pattern: Whether PEFT gets a pattern of names, because one of them is the end of another module's name.
         model: The class of the model.
         parameters: How many trainable parameters the plan has.
         limit: How many it may have; None: no limit.
@@ -92,6 +94,7 @@ class AdapterPlan:
     layers: tuple[str, ...]
     blueprint: str
     peft: dict[str, Any] | None
+    by_pattern: bool
     model: str
     parameters: int
     limit: int | None
@@ -113,7 +116,7 @@ class AdapterPlan:
         """Return the arguments with which a ``Gardener`` grows what is planned.
 
         Raises:
-            GrowthError: Nothing is planned (E357).
+            GrowthError: Nothing is planned (E351).
         """
         self._refuse_empty()
         return {"slots": self.slots, "blueprints": [self.blueprint]}
@@ -122,15 +125,15 @@ class AdapterPlan:
         """Return the arguments of a ``peft.LoraConfig`` that adapts the layers of the plan alone.
 
         Raises:
-            GrowthError: Nothing is planned (E357), or PEFT has no such adapter (E337).
+            GrowthError: Nothing is planned (E351), or PEFT has no such adapter (E337).
         """
         self._refuse_empty()
         if self.peft is None:
             message = f"PEFT has no LoRA that computes what {self.blueprint} does"
             raise GrowthError(Problem("E337", message, hint="Place LoRA, or grow the adapters with a Gardener."))
-        # In a PeftModel, layers have other names than PEFT gives them.
-        layers = [slot.removeprefix("base_model.model.").removesuffix(".base_layer") for slot in self.slots]
-        return {**self.peft, "target_modules": layers, "rank_pattern": {}, "alpha_pattern": {}}
+        layers = [_name_in_peft(slot) for slot in self.slots]
+        targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers
+        return {**self.peft, "target_modules": targets, "rank_pattern": {}, "alpha_pattern": {}}
 
     def save(self, file: str | Path) -> None:
         """Write the plan as JSON; RunFolderError if that fails."""
@@ -144,7 +147,7 @@ class AdapterPlan:
     def _refuse_empty(self) -> None:
         if not self.slots:
             hint = "Place more ranks or longer: rank=…, steps=…; or name slots yourself with adapters(model, …)."
-            raise GrowthError(Problem("E357", f"the plan has no adapters: {self.reason}", hint=hint))
+            raise GrowthError(Problem("E351", f"the plan has no adapters: {self.reason}", hint=hint))
 
     def __repr__(self) -> str:
         planned = ", ".join(self.slots) or self.verdict
@@ -172,6 +175,21 @@ class AdapterPlan:
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows; None if no installed package draws it."""
         return html_of("plan", self.to_dict())
+
+
+def has_longer_name(layers: Iterable[str], modules: Iterable[str]) -> bool:
+    """Return whether the name of a layer is the end of another module's name, which PEFT would adapt, too.
+
+    >>> has_longer_name(["0"], ["0", "1"]), has_longer_name(["0"], ["0", "1", "1.0"])
+    (False, True)
+    """
+    ends = tuple(f".{_name_in_peft(layer)}" for layer in layers)
+    return any(_name_in_peft(module).endswith(ends) for module in modules)
+
+
+def _name_in_peft(layer: str) -> str:
+    """Return the name that PEFT gives to a layer, which in a PeftModel has another one."""
+    return layer.removeprefix("base_model.model.").removesuffix(".base_layer")
 
 
 def _table(places: list[AdapterPlace]) -> Iterator[str]:

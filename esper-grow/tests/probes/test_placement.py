@@ -70,7 +70,8 @@ def test_the_layer_that_lacks_something_comes_first_and_the_model_stays_as_it_is
 
 
 def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(world, plan, tmp_path: Path) -> None:
-    assert max(map(len, str(plan).splitlines())) <= 80
+    named_long = replace(plan, model="M" * 200, places=tuple(replace(place, slot="a" * 200) for place in plan.places))
+    assert max(map(len, f"{plan}\n{named_long}".splitlines())) <= 80
     assert f"1. {HELPFUL}" in str(plan)
     plan.save(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan

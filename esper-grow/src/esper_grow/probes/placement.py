@@ -445,7 +445,10 @@ class Placement:
             yield "The budget was over before all places were looked at again; more of them may pay."
         if self.refused:
             yield f"Left out: {'; '.join(problem.message for problem in self.refused)}."
-        yield "Gains of single places are first-order estimates after one joint training; they rank what to place."
+        yield (
+            "Gains of single places are first-order estimates after one joint training: they rank what to place, and "
+            "can be larger than true gains."
+        )
 
 
 def _refuse_not_finite(losses: Mapping[str, Tensor]) -> None:

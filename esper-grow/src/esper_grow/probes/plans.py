@@ -49,7 +49,8 @@ class AdapterPlace:
         error: The standard error of ``alone``, over validation examples.
         order: Its number in the plan, from 1; None: it is not in it.
         beside: What it brings beside those before it in the plan, at first order; None: it is not in it.
-        at_least: What ``beside`` exceeds with a probability of 95 %, for all places together.
+        at_least: The lower bound of ``beside`` at 95 %, for all places together, by the scatter over examples. The
+            error of the first order is not in it.
         price: What ``beside`` has to exceed.
     """
 
@@ -158,7 +159,7 @@ class AdapterPlan:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"{self.model}: {self.blueprint} at {plural(len(self.places), 'place')}"
+        yield from wrapped(f"{self.model}: {self.blueprint} at {plural(len(self.places), 'place')}")
         losses = (("without", self.host_loss), ("at all places", self.all_loss), ("as planned", self.plan_loss))
         shown = ", ".join(f"{name} {format_number(loss)}" for name, loss in losses)
         yield from wrapped(f"Validation loss after {plural(self.steps, 'step')}: {shown}.")

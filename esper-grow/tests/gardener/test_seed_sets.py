@@ -77,6 +77,8 @@ class World:
         return [value for number in sorted(state) for value in state[number].values()]
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_a_set_trains_apart_loses_what_is_not_missed_and_is_kept_at_once():
     world, plain = World(), build()
     inputs = world.batches[0][0]
@@ -184,7 +186,10 @@ def test_a_set_that_cannot_be_is_refused_and_leaves_no_slots_behind(options, mes
     assert type(model) is nn.Sequential
 
 
-@pytest.mark.parametrize("epochs", [0, 2, 4])
+LATER = [pytest.mark.slow, pytest.mark.install]
+
+
+@pytest.mark.parametrize("epochs", [0, *(pytest.param(epochs, marks=LATER) for epochs in (2, 4))])
 def test_a_loop_with_a_living_set_resumes_to_the_bit(epochs, tmp_path):
     uninterrupted, first, second = (World(growth={"price": {"per_parameter": 3e-3}}) for _ in range(3))
     uninterrupted.epochs(epochs)

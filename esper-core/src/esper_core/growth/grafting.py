@@ -233,12 +233,10 @@ def _host_first(
 ) -> Iterator[tuple[str, nn.Module]]:
     """Return the host's modules, then slots: averages of weights pair parameters with those from before growth."""
     plain = type(module)._esper_class[0]  # type: ignore[attr-defined]
-    host: list[tuple[str, nn.Module]] = []
-    grown: list[tuple[str, nn.Module]] = []
-    for located in plain.named_modules(module, memo, prefix, remove_duplicate):
-        # Loops ask for parameters in each step, so most names are seen to be the host's without splitting them.
-        (grown if HOME in located[0] and HOME in located[0].split(".") else host).append(located)
-    return iter(host + grown)
+    named = list(plain.named_modules(module, memo, prefix, remove_duplicate))
+    # Loops ask for parameters in each step, so most names are seen to be the host's without splitting them.
+    named.sort(key=lambda located: HOME in located[0] and HOME in located[0].split("."))
+    return iter(named)
 
 
 def _refuse_scripting(module: nn.Module) -> NoReturn:

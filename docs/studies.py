@@ -151,11 +151,24 @@ def gate_differences() -> str:
 
 
 def gate_cells() -> str:
-    """Return how often a worthless seed passes the gate before keeping, in each cell."""
+    """Return how often a worthless seed passes the gate before keeping: the worst of the cells of each correlation."""
     lines = GATES.read_text(encoding="utf-8").split("worthless seeds that pass", 1)[1].splitlines()
     head = [name.strip() for name in re.split(r"  +", lines[1].strip())]
-    rows = [re.split(r"  +", line.strip()) for line in lines[2:] if line.strip()[:1].isdigit() and "SE" not in line]
-    return table(tuple(name.replace("tau", "τ") for name in head), [tuple(row) for row in rows])
+    cells = [re.split(r"  +", line.strip()) for line in lines[2:] if line.strip()[:1].isdigit() and "SE" not in line]
+    correlation = head.index("correlation")
+    worst: dict[str, list[str]] = {}
+    for cell in cells:
+        shares = cell[correlation + 1 :]
+        worst[cell[correlation]] = [
+            max(pair, key=_upper_end) for pair in zip(worst.get(cell[correlation], shares), shares, strict=True)
+        ]
+    names = [name.replace("tau", "τ") for name in head[correlation:]]
+    return table(tuple(names), [(number, *shares) for number, shares in worst.items()])
+
+
+def _upper_end(share: str) -> float:
+    """Return the number in brackets of a share with its upper end, such as ``0.4 % (0.6)``."""
+    return float(share.partition("(")[2].rstrip(")"))
 
 
 def gate_power() -> str:

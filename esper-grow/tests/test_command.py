@@ -78,6 +78,7 @@ def test_adapters_are_placed_and_the_plan_is_written_and_printed_for_peft(esper,
     ("arguments", "status", "message"),
     [
         (["{file}", "--to", "peft"], 2, "--to is for adapters"),
+        (["{file}", "--rank", "2"], 2, "--rank is for adapters"),
         (["{file}", "--adapters", "mlp", "--slots", "0"], 2, "leave out --slots and --blueprints"),
         (["{file}", "--adapters", "q_proj"], 2, "E313"),
         (

@@ -40,7 +40,7 @@ NAMES: Final = ("model", "loss", "train", "validation")
     metavar="LAYERS",
     help="Place adapters: all-linear, attention, mlp, or the end of a layer's name; repeatable.",
 )
-@click.option("--rank", type=click.IntRange(min=1), default=4, show_default=True, help="Rank of adapters.")
+@click.option("--rank", type=click.IntRange(min=1), help="Rank of adapters [4].")
 @click.option("--parameters", type=click.IntRange(min=1), help="Most trainable parameters of the adapters together.")
 @click.option("--plan", type=click.Path(path_type=Path, dir_okay=False), help="Also write the plan of adapters here.")
 @click.option("--to", "form", type=click.Choice(["peft"]), help="Print the plan of adapters as PEFT's LoraConfig.")
@@ -89,7 +89,9 @@ def probe(
     with redirect_stdout(sys.stderr):
         if options["adapters"]:
             where = _where(options["adapters"])
-            sizes: dict[str, Any] = {"rank": options["rank"], "parameters": options["parameters"]}
+            sizes: dict[str, Any] = {
+                name: options[name] for name in ("rank", "parameters") if options[name] is not None
+            }
             result = place_adapters(model, loss, train, validation, where=where, **sizes, **common)
         else:
             chosen: dict[str, Any] = {"slots": list(slots) or "auto", "blueprints": list(blueprints) or "auto"}
@@ -119,7 +121,7 @@ def refuse_unused(options: dict[str, Any], slots: tuple[str, ...], blueprints: t
     if options["adapters"] and (slots or blueprints):
         msg = "--adapters names the layers itself: leave out --slots and --blueprints"
         raise click.UsageError(msg)
-    of_adapters = [name for name in ("parameters", "plan", "form") if options[name] is not None]
+    of_adapters = [name for name in ("rank", "parameters", "plan", "form") if options[name] is not None]
     if of_adapters and not options["adapters"]:
         msg = f"--{of_adapters[0].replace('form', 'to')} is for adapters: add  --adapters all-linear"
         raise click.UsageError(msg)

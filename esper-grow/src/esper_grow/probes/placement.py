@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from statistics import NormalDist
@@ -155,12 +155,21 @@ def place_adapters(
             modules = [name for name, _ in training.model.named_modules()]
             refused = _graft(training.model, places["slots"], example)
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
-            placement = Placement(training, batches, held_out, by_example, places["blueprints"][0], clock)
-            placement.prices = Host(training.model).prices(growth, None)
-            placement.limit, placement.seed = parameters, seed
-            placement.refused, placement.modules = refused, modules
-            placement.adapter_lr, placement.report = options.get("adapter_lr"), options.get("on_progress")
-            return placement.run(steps)
+            return Placement(
+                training,
+                batches,
+                held_out,
+                by_example,
+                places["blueprints"][0],
+                clock,
+                prices=Host(training.model).prices(growth, None),
+                limit=parameters,
+                seed=seed,
+                adapter_lr=options.get("adapter_lr"),
+                report=options.get("on_progress"),
+                refused=refused,
+                modules=modules,
+            ).run(steps)
 
 
 def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> None:
@@ -212,6 +221,9 @@ class Placement:
         held_out: Validation batches.
         loss: Returns one loss for each example.
         blueprint: What is placed in each slot.
+        limit, seed, adapter_lr, report: ``parameters``, ``seed``, ``adapter_lr`` and ``on_progress`` of the caller.
+        refused: Why layers that were meant have no place.
+        modules: The names of all modules of the model.
     """
 
     training: Training
@@ -220,15 +232,13 @@ class Placement:
     loss: Loss
     blueprint: str
     clock: BudgetClock
-    prices: Prices = field(init=False)
-    limit: int | None = field(default=None, init=False)
-    seed: int = field(default=0, init=False)
-    adapter_lr: float | None = field(default=None, init=False)
-    report: Callable[[str], object] | None = field(default=None, init=False)
-    refused: Sequence[Problem] = field(default=(), init=False)
-    """Why layers that were meant have no place."""
-    modules: Sequence[str] = field(default=(), init=False)
-    """The names of all modules of the model."""
+    prices: Prices
+    limit: int | None
+    seed: int
+    adapter_lr: float | None
+    report: Callable[[str], object] | None
+    refused: Sequence[Problem]
+    modules: Sequence[str]
     seeds: dict[str, Seed] = field(default_factory=dict, init=False)
     """The adapter of each place, in the copy in which all act."""
     rows: list[int] = field(default_factory=list, init=False)
@@ -360,9 +370,8 @@ class Placement:
                 price, lower = self.prices.price(sizes[slot], sizes[slot], used, loss), mean - quantile * error
                 fits = self.limit is None or used + sizes[slot] <= self.limit
                 if slot not in planned and fits and lower > price and (best is None or mean - price > best[0]):
-                    place, order = first[slot], len(planned) + 1
-                    numbers = (place.slot, place.rank, place.parameters, place.alone, place.error)
-                    best = mean - price, AdapterPlace(*numbers, order, mean, lower, price)
+                    order = len(planned) + 1
+                    best = mean - price, replace(first[slot], order=order, beside=mean, at_least=lower, price=price)
             if best is None:
                 break
             planned[best[1].slot] = best[1]
@@ -380,7 +389,7 @@ class Placement:
         if verdict == "nothing pays":
             chosen = []
         if not chosen:
-            places = [AdapterPlace(p.slot, p.rank, p.parameters, p.alone, p.error) for p in places]
+            places = [replace(place, order=None, beside=None, at_least=None, price=None) for place in places]
         return AdapterPlan(
             verdict=verdict,
             reason=reason,

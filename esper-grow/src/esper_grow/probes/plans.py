@@ -2,7 +2,7 @@
 
 plan = place_adapters(model, loss, train, validation, parameters=15_000)
 plan.save("plan.json")
-Gardener(model, optimizer, **read_plan("plan.json").slots_and_blueprints(), …)
+Gardener(model, optimizer, **read_plan("plan.json").slots_and_blueprints(), together=True, …)
 peft.get_peft_model(model, peft.LoraConfig(**plan.to_peft()))
 """
 

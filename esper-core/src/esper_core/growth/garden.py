@@ -172,7 +172,7 @@ class Garden:
 
     def _germinate(self, slot: Slot, action: Action, step: int) -> Transition:
         variety = self._rules.variety_for(slot, action.blueprint or "")
-        seed = _bear(self, slot, variety, action, step)
+        seed = _add_newborn(self, slot, variety, action, step)
         self.incubating[seed.number] = _incubation(self, seed.number, [(slot, seed)])
         return Transition.of(slot, seed, None, BY_POLICY)
 
@@ -330,7 +330,11 @@ class Garden:
             network=json.loads(json.dumps(asdict(network))),  # lists and text, as a checkpoint gives it back
             born=self.born,
             incubating=list(self.incubating),
-            sets=[[of.number, [seed.number for _, seed in of.members]] for of in self.incubating.values() if of.is_set],
+            sets=[
+                [incubation.number, [seed.number for _, seed in incubation.members]]
+                for incubation in self.incubating.values()
+                if incubation.is_set
+            ],
         )
 
     def load_state_dict(self, state: State) -> None:
@@ -356,7 +360,9 @@ class Garden:
         self.born = state.plain["born"]
 
 
-def _bear(garden: Garden, slot: Slot, variety: Variety, action: Action, step: int, *, in_set: bool = False) -> Seed:
+def _add_newborn(
+    garden: Garden, slot: Slot, variety: Variety, action: Action, step: int, *, in_set: bool = False
+) -> Seed:
     """Put a newborn seed into a slot, with an optimizer, and return it."""
     occupied = next_slot_state(slot.state, SlotEvent.GERMINATE)
     assert slot.site is not None
@@ -384,7 +390,7 @@ def _germinate_set(garden: Garden, actions: Sequence[Action], step: int, reason:
         garden._rules.variety_for(slot, action.blueprint or "") for slot, action in zip(slots, actions, strict=True)
     ]
     born = zip(slots, varieties, actions, strict=True)
-    members = [(slot, _bear(garden, slot, variety, action, step, in_set=True)) for slot, variety, action in born]
+    members = [(slot, _add_newborn(garden, slot, variety, action, step, in_set=True)) for slot, variety, action in born]
     garden.incubating[number] = _incubation(garden, number, members)
     return [Transition.of(slot, seed, None, reason) for slot, seed in members]
 

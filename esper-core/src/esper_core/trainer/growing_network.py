@@ -356,7 +356,8 @@ class GrowingNetwork:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
         self.measured = self.measurements.read(numbers)
         prices, correlation = self._prices(), self.averages.take_correlation()
-        gains, sets = self.measured.gains, [of for of in self.garden.incubating.values() if of.is_set]
+        gains = self.measured.gains
+        sets = [incubation for incubation in self.garden.incubating.values() if incubation.is_set]
         # To leave out the seeds of a set takes a pass for each, so that it is not done in every step.
         living = [seed for seed in self.garden.living_seeds() if not seed.in_set or seed.number in gains]
         self.garden.gates.look([*living, *sets], gains, prices, correlation)

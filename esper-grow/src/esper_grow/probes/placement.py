@@ -10,7 +10,8 @@ opened, and what the others bring beside it is measured again, until nothing pay
 two places that do the same only one is taken.
 
 Where all gates are 0 the loss is higher than that of the model that trained without adapters, since the rest of the
-copy, such as a head, has learned to rely on them. So gains are scaled by what all adapters bring in truth.
+copy, such as a head, has learned to rely on them. So gains are scaled to what all adapters bring together, as it was
+measured.
 
 Everything is judged by averaged weights, because those of a single step order places by noise, and where few adapters
 act, because that is what a small plan is made of: leaving one out of a set in which all act says less of it.
@@ -144,7 +145,7 @@ def place_adapters(
     form: Any = {name: options[name] for name in names if name in options}  # type: ignore[literal-required]
     places = adapters(model, where, rank=rank, **form)
     chosen = partial(torch.optim.AdamW, lr=1e-3) if optimizer is None else optimizer
-    price = options.get("price")
+    price, report = options.get("price"), options.get("on_progress")
     growth = section_of(GrowthConfig, {} if price is None else {"price": price}, "place_adapters")
     with torch.inference_mode(mode=False), torch.enable_grad():
         training = new_training(model, chosen, guarded(loss), options.get("clip_norm"), seed, clock.now)
@@ -155,21 +156,9 @@ def place_adapters(
             modules = [name for name, _ in training.model.named_modules()]
             refused = _graft(training.model, places["slots"], example)
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
-            return Placement(
-                training,
-                batches,
-                held_out,
-                by_example,
-                places["blueprints"][0],
-                clock,
-                prices=Host(training.model).prices(growth, None),
-                limit=parameters,
-                seed=seed,
-                adapter_lr=options.get("adapter_lr"),
-                report=options.get("on_progress"),
-                refused=refused,
-                modules=modules,
-            ).run(steps)
+            prices = Host(training.model).prices(growth, None)
+            request = Request(places["blueprints"][0], parameters, seed, options.get("adapter_lr"), clock, report)
+            return Placement(training, batches, held_out, by_example, prices, request, refused, modules).run(steps)
 
 
 def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> None:
@@ -212,6 +201,27 @@ def _rows(batch: Any) -> int:
     return max(1, Example.of(batch).size)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller asks for.
+
+    Attributes:
+        blueprint: What is placed in each slot.
+        limit: How many parameters the plan may have.
+        seed: RNG seed.
+        adapter_lr: Learning rate of the adapters; None: that of the optimizer.
+        clock: The budget.
+        report: Called with a line of text for each part.
+    """
+
+    blueprint: str
+    limit: int | None
+    seed: int
+    adapter_lr: float | None
+    clock: BudgetClock
+    report: Callable[[str], object] | None
+
+
 @dataclass(slots=True)
 class Placement:
     """One placement at work.
@@ -220,8 +230,6 @@ class Placement:
         training: A copy of the model, with slots and nothing in them.
         held_out: Validation batches.
         loss: Returns one loss for each example.
-        blueprint: What is placed in each slot.
-        limit, seed, adapter_lr, report: ``parameters``, ``seed``, ``adapter_lr`` and ``on_progress`` of the caller.
         refused: Why layers that were meant have no place.
         modules: The names of all modules of the model.
     """
@@ -230,13 +238,8 @@ class Placement:
     batches: TrainingBatches
     held_out: list[Any]
     loss: Loss
-    blueprint: str
-    clock: BudgetClock
     prices: Prices
-    limit: int | None
-    seed: int
-    adapter_lr: float | None
-    report: Callable[[str], object] | None
+    request: Request
     refused: Sequence[Problem]
     modules: Sequence[str]
     seeds: dict[str, Seed] = field(default_factory=dict, init=False)
@@ -250,11 +253,11 @@ class Placement:
 
     def run(self, steps: int) -> AdapterPlan:
         """Return the plan."""
-        validation = Validation(self.held_out, self.loss, self.seed)
-        together = self.training.copy(self.seed, 1.0)
+        validation = Validation(self.held_out, self.loss, self.request.seed)
+        together = self.training.copy(self.request.seed, 1.0)
         self._plant(together)
         wanted, steps = steps, self._train(together, steps)
-        alone = self.training.copy(self.seed, _half_life(steps))
+        alone = self.training.copy(self.request.seed, _half_life(steps))
         if any(parameter.requires_grad for parameter in alone.model.parameters()):
             self._train(alone, steps, limited=False)
         host = alone.evaluate(validation, again=False)
@@ -268,8 +271,8 @@ class Placement:
         with together.judged():
             with self._gates(dict.fromkeys(self.seeds, 0.0)):
                 silent = validation.evaluate(together.model, ExitStack, trial=True)
-            brought, relied_on = float((host - full).mean()), float((silent - full).mean())
-            self.scale = min(1.0, max(0.0, brought) / relied_on) if relied_on > 0.0 else 0.0
+            gain, reliance = float((host - full).mean()), float((silent - full).mean())
+            self.scale = min(1.0, max(0.0, gain) / reliance) if reliance > 0.0 else 0.0
             places = self._select(together.model, float(host.mean()))
             kept = {place.slot for place in places if place.order is not None}
             with self._gates({slot: float(slot in kept) for slot in self.seeds}):
@@ -279,26 +282,30 @@ class Placement:
     def _plant(self, training: Training) -> None:
         """Put an adapter into every slot of a copy, as seeds that act."""
         model = training.model
-        varieties = blueprints_of(self.blueprint, Host(model), load_plugins())
+        varieties = blueprints_of(self.request.blueprint, Host(model), load_plugins())
         if not all(variety.spec.adapts for several in varieties.values() for variety in several):
-            message = f"{self.blueprint} cannot be placed: it replaces what a layer returns, and adds nothing to it"
+            message = (
+                f"{self.request.blueprint} cannot be placed: it replaces what a layer returns, and adds nothing to it"
+            )
             raise GrowthError(Problem("E351", message, hint="Place lora or bottleneck_adapter."))
-        group = add_seed_group(training.optimizer, self.adapter_lr, None, ExitStack())
+        group = add_seed_group(training.optimizer, self.request.adapter_lr, None, ExitStack())
         keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm, group)
         for slot, fitting in varieties.items():
             for variety in fitting[:1]:  # a blueprint need not fit everywhere
-                seed = self.seeds[slot] = Host(model).plant(slot, variety, self.seed)
+                seed = self.seeds[slot] = Host(model).plant(slot, variety, self.request.seed)
                 keeper.adopt(seed)
                 keeper.settle(seed, freeze=False)
 
     def _train(self, training: Training, steps: int, *, limited: bool = True) -> int:
         """Train a copy for so many steps, or fewer if the budget is short; return how many."""
         stream = self.batches.stream("trial")
-        began, what = self.clock.used, "with adapters at all places" if limited else "without adapters"
+        began, what = self.request.clock.used, "with adapters at all places" if limited else "without adapters"
         for step in range(1, steps + 1):
             training.step(next(stream))
             if step == FEWEST_STEPS // 10 and limited:
-                affordable = TRAINING_SHARE * self.clock.budget * step / max(self.clock.used - began, 1e-9)
+                affordable = (
+                    TRAINING_SHARE * self.request.clock.budget * step / max(self.request.clock.used - began, 1e-9)
+                )
                 steps = max(FEWEST_STEPS // 10, min(steps, int(affordable)))
                 training.average_over(_half_life(steps))
             if step >= steps:
@@ -308,8 +315,8 @@ class Placement:
         return step
 
     def _tell(self, text: str) -> None:
-        if self.report is not None:
-            self.report(text)
+        if self.request.report is not None:
+            self.request.report(text)
 
     # --- what each place brings
 
@@ -368,14 +375,14 @@ class Placement:
             best: tuple[float, AdapterPlace] | None = None
             for slot, (mean, error) in figures.items():
                 price, lower = self.prices.price(sizes[slot], sizes[slot], used, loss), mean - quantile * error
-                fits = self.limit is None or used + sizes[slot] <= self.limit
+                fits = self.request.limit is None or used + sizes[slot] <= self.request.limit
                 if slot not in planned and fits and lower > price and (best is None or mean - price > best[0]):
                     order = len(planned) + 1
                     best = mean - price, replace(first[slot], order=order, beside=mean, at_least=lower, price=price)
             if best is None:
                 break
             planned[best[1].slot] = best[1]
-            self.interrupted = self.clock.left < 0.0
+            self.interrupted = self.request.clock.left < 0.0
             self._tell(f"{best[1].order}. {best[1].slot}: {format_number(best[1].beside or 0.0, signed=True)} nats")
         others = [place for slot, place in first.items() if slot not in planned]
         return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]
@@ -395,18 +402,18 @@ class Placement:
             reason=reason,
             places=tuple(places),
             layers=tuple(self.seeds),
-            blueprint=self.blueprint,
+            blueprint=self.request.blueprint,
             peft=self._peft(),
             by_pattern=has_longer_name(self.seeds, self.modules),
             model=type(self.training.model).__name__,
             parameters=sum(place.parameters for place in chosen),
-            limit=self.limit,
+            limit=self.request.limit,
             host_loss=float(host.mean()),
             all_loss=float(full.mean()),
             plan_loss=float(planned.mean()),
             steps=steps,
             examples=len(host),
-            seconds=self.clock.used,
+            seconds=self.request.clock.used,
             remarks=tuple(self._remarks(steps, wanted)),
         )
 
@@ -419,14 +426,16 @@ class Placement:
         gain, error = format_number(evidence.mean, signed=True), format_number(evidence.standard_error)
         smallest = min(seed.parameter_count for seed in self.seeds.values())
         if steps < FEWEST_STEPS:
-            needs = f"It needs about {format_seconds(self.clock.used * FEWEST_STEPS / steps)}."
+            needs = f"It needs about {format_seconds(self.request.clock.used * FEWEST_STEPS / steps)}."
             if steps == wanted:
                 needs = f"Pass steps={FEWEST_STEPS} at least."
             return "undecided", f"Undecided: training for {plural(steps, 'step')} is too short. {needs}"
         if evidence.lower <= 0.0:
             return "nothing pays", f"Nothing pays: adapters at all places bring {gain} ± {error} nats together."
-        if self.limit is not None and smallest > self.limit:
-            sizes = f"the smallest adapter has {plural(smallest, 'parameter')}, and the plan may have {self.limit}"
+        if self.request.limit is not None and smallest > self.request.limit:
+            sizes = (
+                f"the smallest adapter has {plural(smallest, 'parameter')}, and the plan may have {self.request.limit}"
+            )
             return "nothing pays", f"Nothing pays: {sizes}. All places bring {gain} ± {error} nats together."
         if not chosen:
             together = f"adapters at all places bring {gain} ± {error} nats together"

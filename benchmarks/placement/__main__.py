@@ -39,14 +39,15 @@ Job = tuple[int, str, int]
 
 
 def jobs() -> Iterator[Job]:
-    """Yield all trainings, those of a seed together."""
+    """Yield all trainings: those that decide most claims first, those of a seed together."""
     for seed in SEEDS:
         yield seed, "head", 0
         yield seed, "all", 70_000
         yield from ((seed, "esper", budget) for budget in (15_000, 6_000))
         yield from ((seed, arm, 6_000) for arm in SMALL if arm != "esper")
-        if seed in ALONE_SEEDS:
-            yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
+    for seed in ALONE_SEEDS:
+        yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
+    for seed in SEEDS:
         yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
         yield from ((seed, arm, 70_000) for arm in SMALL)
 

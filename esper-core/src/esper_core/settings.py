@@ -7,7 +7,7 @@ directly. Their defaults are the only ones. Imports no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -146,6 +146,11 @@ class GrowthConfig(Section):
         le=1_000_000,
         description="Half-life, in batches, of the running average of weights by which networks are judged; 0: none.",
     )
+    final_weights: Literal["last", "average"] = Field(
+        default="last",
+        description="The weights that a network ends with and is tested with: those of the last batch, or their "
+        "running average; then both are tested.",
+    )
     price: PriceConfig = Field(default_factory=PriceConfig, description="What a seed has to gain.")
     auto_advance: bool = Field(
         default=True,
@@ -171,6 +176,13 @@ class GrowthConfig(Section):
         default=None, description="Maximum number of parameters that growth may add to a host; null: no limit."
     )
     freeze_fossils: bool = Field(default=False, description="Stop training the parameters of fossilised seeds.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.final_weights == "average" and not self.average:
+            message = "final_weights is average, and average is 0, so that there is none. Use a half-life such as 16"
+            raise ValueError(message)
+        return self
 
 
 class GovernorConfig(Section):

@@ -89,6 +89,20 @@ def test_with_a_short_half_life_everything_is_measured_as_without_averages(way, 
     assert averaged == plain
 
 
+def test_a_network_can_end_with_the_average_of_its_weights_and_both_are_tested():
+    pools = [begin_pool(averaging(8.0), final_weights=weights) for weights in ("last", "average")]
+    for pool in pools:
+        play(pool, 9, LIVES["kept"])
+    network = pools[1].environments[0].network
+    with network.averages.judged():
+        average = deepcopy(network.model.state_dict())
+    (_, plain), (_, averaged) = (pool.conclude(8) for pool in pools)
+    assert [ending.test_last for ending in averaged] == [ending.test_metric for ending in plain]
+    assert {ending.test_last for ending in plain} == {None}
+    assert averaged[0].test_loss != plain[0].test_loss
+    assert same(network.model.state_dict(), average)
+
+
 @pytest.mark.parametrize("way", ["branch", "shadow"])
 def test_training_is_the_same_to_the_bit_with_averages(way):
     ends = []

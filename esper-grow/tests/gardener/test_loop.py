@@ -12,6 +12,7 @@ from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, 
 from esper_run import load_run, read_events
 from esper_run.runs.directory import is_locked
 from esper_run.runs.records import read_growth
+from tests.support.core_worlds import per_example, same
 from tests.support.loops import make_loop
 
 
@@ -72,6 +73,19 @@ def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off():
         loop.gardener.step(loop.batches[0])
     loop.gardener = None
     loop.epoch()
+
+
+def test_a_model_can_end_with_the_average_of_its_weights():
+    plain, averaged = make_loop().tended(), make_loop().tended(growth={"gates": "off", "final_weights": "average"})
+    for loop in (plain, averaged):
+        torch.manual_seed(0)
+        loop.epochs(6)
+        loop.gardener.close()
+    assert plain.gardener.final_losses is None
+    parameters = [list(loop.model.parameters()) for loop in (averaged, plain)]
+    assert not same(*parameters)
+    expected = [per_example(loop.model.eval(), loop.validation[0]).mean().item() for loop in (averaged, plain)]
+    assert averaged.gardener.final_losses == pytest.approx(tuple(expected), abs=1e-6)
 
 
 def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):

@@ -11,8 +11,9 @@ import pytest
 
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
+from esper_core.leyline.signals import Metric
 from esper_run.cli.output import print_facts, print_line, print_outcome, print_problems, print_table, print_warnings
-from esper_run.runs.findings import next_command
+from esper_run.runs.findings import last_weights_text, next_command
 
 PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
 
@@ -149,3 +150,11 @@ def test_more_networks_are_recommended_where_something_was_kept_in_few(
     comparison = {"a": "grown", "b": "twin", "verdict": "no difference shown", "why": "too few seeds"}
     arms = {"grown": {"fossils": fossils}, "twin": {"fossils": 0.0}}
     assert next_command({"arms": arms, "comparisons": [comparison]}, "RUN", lost=False) == (title, command)
+
+
+def test_figures_of_both_weights_are_shown_where_averages_were_tested() -> None:
+    accuracy = Metric("accuracy", unit="%")
+    assert last_weights_text(accuracy, {"grown": None, "twin": None}) is None
+    text = last_weights_text(accuracy, {"grown": 0.84, "twin": 0.588})
+    assert text is not None
+    assert text.endswith("With those of the last batch: grown 84.0\u00a0%, twin 58.8\u00a0%.")

@@ -72,6 +72,11 @@ class RunningAverage:
         """Begin anew, because the weights were restored from a snapshot."""
         self._averages, self._batches = {}, {}
 
+    def settle(self) -> None:
+        """Give the network its average weights for good, and begin anew."""
+        self._exchange()
+        self.forget()
+
     def adopt(self, other: RunningAverage, *, copy: bool = False) -> None:
         """Take over the averages of another network that this one now equals."""
         self._averages |= {place: tensor.clone() if copy else tensor for place, tensor in other._averages.items()}
@@ -175,6 +180,11 @@ class Averages:
         """Begin the host's average anew, because its weights were restored from a snapshot."""
         if self._host is not None:
             self._host.forget()
+
+    def settle(self) -> None:
+        """Give the network its average weights for good, once it is trained and nothing incubates."""
+        if self._host is not None:
+            self._host.settle()
 
     def _follow(self) -> None:
         """Begin an average for each newborn seed, and end those of seeds that no longer incubate."""

@@ -148,6 +148,8 @@ class EpisodeFinished:
     seed: int
     test_loss: float
     test_metric: float
+    test_last: float | None = None
+    """The test metric with the weights of the last batch, if the network ends with their average."""
     validation_metric: float
     parameters: int
     host_parameters: int

@@ -78,12 +78,16 @@ class LostSeed:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an episode ended: the last signals, the result on the test split, and what grew."""
+    """How an episode ended: the last signals, the result on the test split, and what grew.
+
+    test_last: the metric with the weights of the last batch, if the network ends with an average; else None.
+    """
 
     signals: Signals
     test_loss: float
     test_metric: float
     growth: tuple[Growth, ...]
+    test_last: float | None = None
 
     def event(
         self, environment: AnyEnvironment, closing: RewardBreakdown | None, reward: float | None
@@ -93,6 +97,7 @@ class Ending:
             **_episode(environment),
             test_loss=self.test_loss,
             test_metric=self.test_metric,
+            test_last=self.test_last,
             validation_metric=self.signals.validation_metric,
             parameters=self.signals.parameters,
             host_parameters=self.signals.host_parameters,

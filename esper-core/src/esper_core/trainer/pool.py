@@ -220,7 +220,10 @@ class Phases(Roster[N]):
         ]
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
-        """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
+        """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split.
+
+        Where networks end with averages of their weights, those of the last batch are evaluated, too.
+        """
         changes: Changes = []
         for environment in self.environments:
             with self._lanes.on(environment.pool_index):
@@ -228,11 +231,18 @@ class Phases(Roster[N]):
                 # An episode that ended early was pruned and measured when it did.
                 if not environment.over:
                     environment.measure_again(step)
-        tests = self.evaluate_each(self.environments, "test", "in the test at the end")
+        doing = "in the test at the end"
+        averaged = [environment for environment in self.environments if environment.network.ends_averaged]
+        tests = self._read(self.evaluate_each(averaged, "test", doing))
+        last = {environment: metric for environment, (_, metric) in tests}
+        for environment in averaged:
+            with self._lanes.on(environment.pool_index):
+                environment.network.averages.settle()
         endings: list[Ending] = []
-        for environment, (loss, metric) in self._read(tests):
+        for environment, (loss, metric) in self._read(self.evaluate_each(self.environments, "test", doing)):
             assert environment.signals is not None
-            endings.append(Ending(environment.signals, loss, metric, Host(environment.network.model).network.grown))
+            grown = Host(environment.network.model).network.grown
+            endings.append(Ending(environment.signals, loss, metric, grown, last.get(environment)))
         return changes, endings
 
     def states(self) -> dict[int, State]:

@@ -143,6 +143,10 @@ class Gardener:
         TypeError: There is no such option.
     """
 
+    final_losses: tuple[float, float] | None = None
+    """Validation losses after ``close``: with the average of the weights, which the model has if ``growth`` says
+    ``final_weights: average``, and with those of the last batch."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -243,7 +247,7 @@ class Gardener:
                 with without_trace(self.model):
                     self._report(seed_set.germinate(self._environment.steps))
             seed_set.count(batches)
-        if batches and network.garden.incubating:
+        if batches and (network.garden.incubating or network.ends_averaged):
             self._form.refuse_other(branched=True)
             with without_trace(self.model):
                 network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
@@ -337,6 +341,8 @@ class Gardener:
         with self._closing, without_trace(self.model):
             pruned = self._environment.network.garden.remove(Reason(Cause.LOOP_END))
             self._environment.network.close()
+            if error is None and self._environment.network.ends_averaged:
+                self.final_losses = self._environment.end_averaged()
             if error is None:
                 self._environment.warn_of_end(
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]

@@ -166,7 +166,7 @@ class LoopEnvironment:
         network = self.network
         incubation = network.incubation_seconds
         transitions = network.open_step()
-        if not network.garden.incubating:
+        if not (network.garden.incubating or network.ends_averaged):
             network.averages.forget()  # they are kept up while seeds incubate, whose host they judge
         network.garden.tick()
         with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
@@ -182,6 +182,13 @@ class LoopEnvironment:
         evaluate = partial(self._validation.evaluate, self.network.model, self._autocast)
         self.network.evaluation = self.network.evaluate(evaluate)
         return self.network.evaluation.means
+
+    def end_averaged(self) -> tuple[float, float]:
+        """Give the network the average of its weights for good; return the validation loss with it, and before."""
+        evaluate = partial(self._validation.evaluate, self.network.model, self._autocast)
+        last = self.network.evaluate(evaluate, averaged=False).means[0]
+        self.network.averages.settle()
+        return float(self.network.evaluate(evaluate, averaged=False).means[0]), float(last)
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure the gain of each seed on its branch, or of a set, and of its members. A loop has no twin."""

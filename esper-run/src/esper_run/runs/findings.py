@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import plural
 from esper_run.config.model import CAPACITY, TWIN
-from esper_run.formats import NO_BREAK, format_difference, format_difference_interval, metric_of
+from esper_run.formats import NO_BREAK, format_difference, format_difference_interval, format_value, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from esper_core.leyline.signals import Metric
 
 NO_DIFFERENCE: Final = "no difference shown"
 
@@ -68,6 +70,14 @@ def summary_sentence(results: Mapping[str, Any], *, lost: bool) -> str:
         difference = format_difference(metric, comparison["difference"])
         gains.append(f"{comparison['a']} {difference} over its twin, 95{NO_BREAK}% interval {interval}")
     return f"{sentence} {'; '.join(gains)}." if gains else sentence
+
+
+def last_weights_text(metric: Metric, tests: Mapping[str, float | None]) -> str | None:
+    """Return what arms reach with the weights of their last batch, if averages of weights were tested; else None."""
+    figures = [f"{arm} {format_value(metric, test)}" for arm, test in tests.items() if test is not None]
+    if not figures:
+        return None
+    return f"Tested with running averages of the weights. With those of the last batch: {', '.join(figures)}."
 
 
 def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[str, str]:

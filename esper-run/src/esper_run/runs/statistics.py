@@ -268,6 +268,7 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     return {
         "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
+        "test_last": mean_test_last(episodes),
         "params": fmean(episode.parameters for episode in episodes),
         "host_params": fmean(episode.host_parameters for episode in episodes),
         "flops": mean_flops(episodes),
@@ -275,6 +276,12 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
         "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
         "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
     }
+
+
+def mean_test_last(episodes: Sequence[EpisodeFinished]) -> float | None:
+    """Return the mean test metric with the weights of the last batch; None if those were not tested apart."""
+    tests = [episode.test_last for episode in episodes if episode.test_last is not None]
+    return fmean(tests) if tests and len(tests) == len(episodes) else None
 
 
 def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from benchmarks import fused, gpu
+from benchmarks import costs, fused, gpu
 from benchmarks.perf.figures import Figure, Interleaved
 from benchmarks.perf.processes import CORES, Setup, Workers
 from benchmarks.perf.workloads import activate_seeds, conv, workload
@@ -133,3 +133,13 @@ def test_the_benchmark_of_fused_groups_runs(monkeypatch, capsys):
         *["1 network in 1 group", "2 networks in 1 group"] * 3,
         *[f'{count} one after another: no rule for torch\'s "conv2d"' for count in (1, 2)],
     ]
+
+
+def test_the_table_of_costs_counts_what_more_networks_and_seeds_take(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["costs", "--environments", "1", "2", "--seeds", "0", "1", "--batches", "1"])
+    costs.main()
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["1", "0"], ["2", "0"], ["1", "1"], ["2", "1"]]
+    events, checkpoints = ([float(row[column].replace(",", "")) for row in rows] for column in (5, 6))
+    assert max(events[:2]) < min(events[2:])
+    assert checkpoints[1] <= checkpoints[0]

@@ -6,7 +6,7 @@ BASE and HEAD are git revisions; HEAD defaults to the current commit. Each revis
 system's temporary folder, and every golden configuration is run in both. Losses, steps, rewards, stages and growth must
 be equal to the bit, intervals and p-values to 1e-9. Exit status 0: all equal.
 
-Besides plain runs it compares a governor rollback, two rewards in turn, ``esper replay``, PPO with and without memory,
+Besides plain runs it compares a governor rollback, two rewards in turn, PPO with and without memory,
 a run that is killed and resumed, one run in threads and in processes, own loops with a Gardener, and a probe.
 
 When a change renames a key of an event, add it to ALIASES; when it renames an option, give the newer revision its own
@@ -180,17 +180,6 @@ class Revision:
             self._call(["resume", str(run), "--quiet"], folder)
             return run_numbers(run)
 
-    def replayed(self, text: str) -> Numbers:
-        """Replay one episode of a run, as it was and with another action."""
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            run = self._run(text, folder)
-            episode = ["replay", str(run), "--episode", "schedule:0", "--quiet", "--json"]
-            what_if = ["--step", "3", "--action", "prune early"]
-            leaves = {f"same{key}": value for key, value in numbers(self._answer(episode, folder)).items()}
-            leaves |= {f"other{key}": value for key, value in numbers(self._answer(episode + what_if, folder)).items()}
-            return leaves
-
     def own_loop(self, case: str) -> Numbers:
         """Run one case of ``golden_loops``, as the newer revision has it."""
         with tempfile.TemporaryDirectory() as folder:
@@ -205,9 +194,6 @@ class Revision:
         self._call(self._command(text, folder)[1:], folder)
         (run,) = [candidate for candidate in (folder / "runs").iterdir() if (candidate / "summary.json").exists()]
         return run
-
-    def _answer(self, arguments: list[str], folder: Path) -> object:
-        return json.loads(self._call(arguments, folder).strip().splitlines()[-1])
 
     def _call(self, arguments: list[str], folder: Path, program: str | None = None) -> str:
         done = subprocess.run(
@@ -245,7 +231,6 @@ def main() -> int:
     base, head = (Revision(set_up(name, home)) for name in (sys.argv[1], *(sys.argv[2:] or ["HEAD"])))
     equal = [compare(name, base.plain(text), head.plain(NEWER.get(name, text))) for name, text in RUNS.items()]
     equal += [compare(case, base.own_loop(case), head.own_loop(case)) for case in LOOPS]
-    equal.append(compare("replay", base.replayed(RUNS["plan"]), head.replayed(NEWER.get("plan", RUNS["plan"]))))
     equal.append(compare("killed-and-resumed", base.plain(KILLED), head.killed_and_resumed(KILLED)))
     threads = STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: threads\n"
     equal.append(compare("threads-processes", head.plain(threads), head.plain(RUNS["processes"])))

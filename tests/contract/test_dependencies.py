@@ -79,7 +79,7 @@ def test_a_member_declares_what_it_imports_and_nothing_else(member: str) -> None
 FLOORS = {
     1: {"esper-core"},
     2: {f"esper-{name}" for name in ("blueprints", "policies", "rewards", "run", "tasks", "testing")},
-    3: {f"esper-{name}" for name in ("grow", "scale", "study", "watch")},
+    3: {f"esper-{name}" for name in ("grow", "scale", "watch")},
 }
 FLOOR = {member: floor for floor, members in FLOORS.items() for member in members}
 

@@ -2,7 +2,7 @@
 
     from esper_run import run, load_run, read_events
 
-Each name is imported when it is first used. ``Episode`` steps through one episode manually.
+Each name is imported when it is first used.
 
 What is here:
     app: build what a configuration describes, run it, resume it.

@@ -1,7 +1,3 @@
-from .app.episode import (
-    Episode as Episode,
-    EpisodeStep as EpisodeStep,
-)
 from .app.run import (
     run as run,
 )

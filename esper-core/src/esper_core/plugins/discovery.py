@@ -43,7 +43,7 @@ FIRST_PARTY: Final[Mapping[str, str]] = {
 
 FIRST_PARTY_PACKAGES: Final = (
     *FIRST_PARTY.values(),
-    *("esper-grow", "esper-run", "esper-scale", "esper-study", "esper-testing"),
+    *("esper-grow", "esper-run", "esper-scale", "esper-testing"),
 )
 """The project's own packages, without esper-core."""
 

@@ -2,7 +2,7 @@
 
 Begin reading with ``loop``. What is here, from top to bottom:
 
-- ``loop``: the training loop of a study, in reading order; ``esper_run.app.episode`` takes its steps one by one
+- ``loop``: the training loop of a study, in reading order
 - ``study_position``: position of a study, and its checkpoint state
 - ``rollouts``: rewards of episodes, and rollouts for learners
 - ``study``: what a study is made of: pool, arms, rewards

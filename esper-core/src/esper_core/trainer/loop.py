@@ -11,9 +11,8 @@ episode is a number of decision steps; a decision step is a number of batches. I
     6. each arm's policy decides for its environments                                  decide, below
     7. what it decided is carried out, and everything that happened is published       Pool.apply
 
-Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``; ``app.episode`` uses them to step through an episode
-manually. At the end of a round the networks are evaluated on the test split, and policies that learn are
-updated.
+Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``. At the end of a round the networks are evaluated on the
+test split, and policies that learn are updated.
 
 The docstring of ``trainer`` lists the other modules. ``app.compose`` builds a study from a configuration.
 """

@@ -53,7 +53,6 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "new": ("esper-testing", "Write a package with a working plugin, as a start for your own."),
     "probe": ("esper-grow", "Try which blueprints would help a model, where, by how much, and at what price."),
     "plugins.check": ("esper-testing", "Run the conformance checks of a plugin."),
-    "replay": ("esper-study", "Replay an episode of a run, as recorded or with another action."),
     "report": ("esper-watch", "Write the report of a run as one HTML page."),
     "runs.upload": ("esper-scale", "Upload a run that no process works on."),
     "watch": ("esper-watch", "Show curves and seed lives of a run."),

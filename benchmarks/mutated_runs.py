@@ -20,14 +20,13 @@ import shutil
 import signal
 import sys
 import tempfile
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_run.cli import main as esper
-from esper_watch.web.index import RunsFolder
-from esper_watch.web.site import Site
+from esper_watch.web.fragments import LivePage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -236,10 +235,7 @@ class Campaign:
                 raise Misbehaved(err)
             if status == 0 and "changed since" not in err:
                 shown[name] = self._results(name, out)
-        site = Site(RunsFolder(run.parent))
-        shown["index"] = _told(site.index_page())
-        with suppress(KeyError):
-            shown["page"] = _told(site.run_page(run.name) or "changed since")
+        shown["page"] = _told(LivePage(run).html())
         return {name: text for name, text in shown.items() if text is not None}
 
     def _results(self, name: str, out: str) -> Any:

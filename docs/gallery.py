@@ -272,15 +272,19 @@ def photograph(url: str, file: str, width: int, height: int) -> None:
 def photograph_run() -> None:
     """Take a picture of the live page of the default run while it trains."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "esper_run", "run", "plugins.yaml", "--watch", "--runs-dir", folder]
+        esper = [sys.executable, "-m", "esper_run"]
+        command = [*esper, "run", "plugins.yaml", "--runs-dir", folder]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=DOCS.parent) as process:
             assert process.stderr is not None
-            url = ""
-            for line in process.stderr:
-                url = url or "".join(re.findall(r"http://\S+", line)[:1])
-                if (share := re.search(r": (\d+) %", line)) and int(share[1]) >= SHARE:
-                    photograph(url, "live-page.png", 900, 1000)
-                    break
+            shares = (re.search(r": (\d+) %", line) for line in process.stderr)
+            next(share for share in shares if share and int(share[1]) >= SHARE)
+            watch = [*esper, "watch", "--runs-dir", folder]
+            with subprocess.Popen(watch, stderr=subprocess.PIPE, text=True) as server:
+                assert server.stderr is not None
+                photograph(
+                    next(line.strip() for line in server.stderr if line.startswith("http")), "live-page.png", 900, 1000
+                )
+                server.terminate()
             process.terminate()
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from http.client import IncompleteRead
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
-from esper_watch.web.beside import ServerBeside
-from esper_watch.web.index import RunsFolder
-from esper_watch.web.site import Site
+from esper_watch.web.fragments import LivePage
 
 STATUS = Path("/proc/self/status")
 
@@ -38,12 +35,9 @@ def open_page(run: Path) -> Opened:
     """Read all events of a run, and render its page."""
     imports = _memory("VmRSS")
     begin = time.process_time()
-    runs = RunsFolder(run.parent)
-    followed = runs.run(run.name)
-    if followed is None:
-        raise FileNotFoundError(run)
-    followed.refresh()
-    page = Site(runs).run_page(run.name) or ""
+    live = LivePage(run)
+    live.followed.refresh()
+    page = live.html()
     return Opened(time.process_time() - begin, len(page.encode()), _memory("VmHWM") - imports, "torch" in sys.modules)
 
 
@@ -60,33 +54,34 @@ def follow_run(command: list[str], folder: Path) -> float:
     It counts from the first page on, until the run ends. The run itself does nothing for its server, so that is the
     most by which it can be slowed down on one core, apart from caches and disks that both use.
     """
-    begun: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as runs:
-        with ServerBeside(Path(runs), "/") as server:
-            url = server.lines()[1]
-            run = subprocess.Popen([*command, "--runs-dir", runs], cwd=folder, stdout=subprocess.DEVNULL)
-            reader = threading.Thread(target=_read_page, args=(url, Path(runs), server.pid, begun))
-            reader.start()
-            status, (processor, now) = run.wait(), _times(server.pid)
-        reader.join()
-    assert status == 0, command
-    assert begun, "the run ended before its page was there"
-    return (processor - begun[0][0]) / (now - begun[0][1])
+        run = subprocess.Popen([*command, "--runs-dir", runs], cwd=folder, stdout=subprocess.DEVNULL)
+        while not (events := next(Path(runs).glob("*/events.jsonl"), None)):
+            time.sleep(0.1)
+        watch = [sys.executable, "-m", "esper_run", "watch", str(events.parent), "--port", "0"]
+        with subprocess.Popen(watch, stderr=subprocess.PIPE, text=True) as server:
+            assert server.stderr is not None
+            url = next(line.strip() for line in server.stderr if line.startswith("http"))
+            opener = build_opener(ProxyHandler({}), HTTPCookieProcessor())
+            shown = _shown(opener.open(url).read().decode())
+            begun = _times(server.pid)
+            while run.poll() is None:
+                with opener.open(urljoin(url, f"/changes?shown={quote(shown)}")) as answer:
+                    changes = json.load(answer)
+                if changes:
+                    parts = dict(part.split(":") for part in shown.split(","))
+                    parts |= {name: change["digest"] for name, change in changes["changed"].items()}
+                    shown = ",".join(f"{name}:{parts[name]}" for name in changes["order"])
+                time.sleep(1.0)
+            ended = _times(server.pid)
+            server.terminate()
+    assert run.returncode == 0, command
+    return (ended[0] - begun[0]) / (ended[1] - begun[1])
 
 
-def _read_page(url: str, runs: Path, server: int, begun: list[tuple[float, float]]) -> None:
-    """Read the page of the run in ``runs`` until the server ends. begun: gets its times after the first page."""
-    opener = build_opener(ProxyHandler({}), HTTPCookieProcessor())
-    opener.open(url).close()
-    while not (events_file := next(runs.glob("*/events.jsonl"), None)):
-        time.sleep(0.1)
-    page = urljoin(url, f"/run/{events_file.parent.name}")
-    with opener.open(page) as answer:
-        answer.read()
-    begun.append(_times(server))
-    with suppress(OSError, IncompleteRead), opener.open(f"{page}/live") as answer:
-        for _ in answer:
-            pass
+def _shown(page: str) -> str:
+    """Return the fragments of a page as its script names them."""
+    return ",".join(f"{name}:{digest}" for name, digest in re.findall(r'id="(\S+)" data-digest="(\w+)"', page))
 
 
 def _times(process: int) -> tuple[float, float]:

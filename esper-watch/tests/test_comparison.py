@@ -10,7 +10,7 @@ from esper_core.leyline import Metric, RunFolderError
 from esper_run import load_run
 from esper_run.runs.directory import run_lock
 from esper_watch.comparison import compare_runs
-from esper_watch.comparison_view import comparison_page, comparison_text
+from esper_watch.comparison_view import comparison_page, print_comparison
 from tests.support.html_pages import Page, typed
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
@@ -37,12 +37,13 @@ def pairs(comparison):
     return [(pair["a"], pair["b"]) for pair in comparison.comparisons]
 
 
-def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared):
+def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared, capsys):
     comparison = compared((OTTER, {"grown": BETTER, "twin": NOISE}, {}), (HERON, {"grown": BEST, "twin": NOISE}, {}))
     assert [arm.sample.name for arm in comparison.arms] == ["quiet-otter/grown", "twin", "swift-heron/grown"]
     assert len(comparison.comparisons) == 3
     assert comparison.identical == ["quiet-otter/twin against swift-heron/twin: identical"]
-    assert "\nquiet-otter/twin against swift-heron/twin: identical" in comparison_text(comparison)
+    print_comparison(comparison)
+    assert "\nquiet-otter/twin against swift-heron/twin: identical" in capsys.readouterr().out
     assert "quiet-otter/twin against swift-heron/twin: identical" in comparison_page(comparison)
 
 

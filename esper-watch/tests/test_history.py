@@ -1,16 +1,22 @@
-"""The history of a run: records of steps, seeds and episodes, whatever its events are."""
+"""The history of a run: records of steps, seeds and episodes, whatever its events are and whether it has ended."""
 
 import dataclasses
+import json
 import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from esper_core.leyline import WAIT, Action, Cause, Finding, Op, Opinion, Reason, Stage
-from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
-from esper_watch import History
+from esper_core.leyline import WAIT, Action, Cause, Finding, Op, Opinion, Reason, Signals, Stage
+from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, StageChanged, StepFinished
+from esper_core.telemetry import encode
+from esper_watch import History, read_history
 from esper_watch.history import SeedGain
 from tests.support.run_folders import stage_changed, step_finished
 
@@ -79,20 +85,6 @@ def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured():
     assert (first.stage, second.ended) == (Stage.PRUNED, False)
 
 
-def test_a_history_without_steps_has_everything_else():
-    acted = GovernorActed(**PLACE, step=3, act="roll-back", verdict="sick", reason="the loss rose", back_to=1)
-    ended = EpisodeFinished(
-        **PLACE, test_loss=1.0, test_metric=0.6, validation_metric=0.6, parameters=1120, host_parameters=1000,
-        fossils=1, steps=4, reward=1.5,
-    )  # fmt: skip
-    history = History("r", keep_steps=False)
-    for event in (stage(0, None, Stage.GERMINATED), step(1, gain=0.1), acted, ended):
-        history.add(event)
-    assert len(history.steps) == 0
-    assert (history.governor, history.episodes, len(history.seeds)) == ([acted], [ended], 1)
-    assert history.steps_of((0, "grown", 7)) == 4
-
-
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_every_event_has_its_record(any_event, data):
@@ -125,3 +117,55 @@ def test_a_history_is_fed_while_the_run_goes_on_and_keeps_decisions_and_looks():
     assert looks[1].opens, "as its gate found, whatever the bound is"
     assert not looks[1].judged
     assert history.metric_by_step(0, "grown") == {1: pytest.approx([0.4]), 2: pytest.approx([0.4])}
+
+
+def began(*arms: str) -> RunStarted:
+    return RunStarted(run="r", arms=arms, rounds=1, environments=1, steps=8)
+
+
+def trained(arm: str, steps: int) -> Iterator[StepFinished]:
+    for number in range(steps):
+        yield StepFinished(**{**PLACE, "arm": arm}, step=number, signals=Signals(number, 1.0, 1.0, 0.5, 10, 10, ()))
+
+
+def ended(arm: str, **more: Any) -> EpisodeFinished:
+    unread = dict.fromkeys(("test_loss", "test_metric", "validation_metric", "parameters", "host_parameters"), 1)
+    return EpisodeFinished(**{**PLACE, "arm": arm, **unread, "fossils": 0, "steps": 8, "reward": None, **more})
+
+
+def test_a_control_is_a_phase_of_its_own_unless_nothing_grew():
+    pair = [*trained("grown", 8), *trained("twin", 8)]
+    history = history_of(began("grown", "twin", "capacity"), *pair, stage(0, None, Stage.GERMINATED))
+    assert history.phases == [("grown", "twin"), ("capacity",)]
+    assert history.share_done == pytest.approx(2 / 3)
+    history = history_of(began("grown", "twin", "capacity"), *pair, ended("grown"))
+    assert (history.phases, history.share_done) == ([("grown", "twin")], 1.0)
+
+
+def test_a_stopped_episode_counts_as_done():
+    short = [*trained("grown", 5), *trained("twin", 5)]
+    history = history_of(began("grown", "twin"), *short, ended("grown", steps=5), ended("twin", steps=5))
+    assert history.share_done == 1.0
+
+
+def test_means_that_do_not_exist_are_not_finite():
+    steps = [step_finished(0, blueprint="b/conv", seed=7) for _ in range(2)]
+    huge = [
+        replace(event, signals=replace(event.signals, validation_metric=value))
+        for event, value in zip(steps, (math.inf, -math.inf), strict=True)
+    ]
+    assert math.isnan(history_of(began("grown"), *huge).mean_metric("grown")[0])
+
+
+@pytest.mark.parametrize("status", ["running", "died"])
+def test_an_unfinished_run_is_running_or_died_and_says_what_was_skipped(status, tmp_path):
+    manifest = {"format": 1, "id": "quiet-otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    lines = [encode(event) for event in (began("grown"), *trained("grown", 4))]
+    lines += ['{"type": "seed-moved", "v": 2}', '{"type": "step-fin']
+    (tmp_path / "events.jsonl").write_text("\n".join(lines))
+    with FileLock(tmp_path / ".lock") if status == "running" else nullcontext():
+        history = read_history(tmp_path)
+    assert (history.name, history.status, history.share_done) == ("quiet-otter", status, 0.5)
+    skipped = ['events of type "seed-moved" are skipped', "the last line, line 7, is incomplete"]
+    assert [note[: len(start)] for note, start in zip(history.skipped, skipped, strict=True)] == skipped

@@ -17,9 +17,8 @@ from esper_watch.headline import facts, headline
 from esper_watch.history import read_history
 from esper_watch.notebook import run_html
 from esper_watch.report import read_report, report_page, write_picture, write_report
-from esper_watch.web import index
+from esper_watch.web import followed_run
 from esper_watch.web.fragments import LivePage
-from esper_watch.web.index import FollowedRun, card_of
 from tests.support.html_pages import TOOLTIP, TRAINING_MARK, Page, typed
 
 KEPT = {
@@ -73,41 +72,32 @@ def test_an_animated_picture_shows_the_curve_of_the_network_that_it_draws(make_r
     assert "validation accuracy of network 0 by step" in texts
 
 
-def test_lost_seeds_are_told_below_the_headline_and_on_the_card(make_run):
+def test_lost_seeds_are_told_below_the_headline(make_run):
     run = make_run(environments=2, steps=40)
     sentence = "Lost 1 of 5 seeds of test/conv, from esper-test: it raised ValueError: ."
     report = report_page(read_report(run))
     assert sentence in [typed(text) for text in re.findall(r'<p class="problem">(.*?)</p>', report)]
-    followed = FollowedRun(run)
-    followed.refresh()
-    assert ("Trouble", sentence) in card_of(followed).facts
 
 
 def test_nothing_is_said_of_a_run_before_all_its_events_are_read(make_run, monkeypatch):
     """A finished run is not "still running", and no section is drawn of half a run, nor again at every look."""
-    monkeypatch.setattr(index, "CHUNK", 4096)
+    monkeypatch.setattr(followed_run, "CHUNK", 4096)
     run = make_run(environments=2, steps=40)
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "done"}))
-    followed, page = FollowedRun(run), LivePage()
-    followed.refresh(0.0)
-    (head,) = page.fragments(followed)
+    page = LivePage(run)
+    (head,) = page.fragments(0.0)
     assert re.search(r"Reading events: \d+ % of \d+ MB\. The run is done\. The page follows", Page(head.html).text)
-    card = card_of(followed)
-    assert (card.status, card.facts, card.curves) == ("reading", (), ())
-    assert "still" not in f"{head.html}{card.headline}"
-    followed.refresh()
-    assert len(page.fragments(followed)) > 5
-    assert card_of(followed).status == "done"
+    assert "still" not in head.html
+    assert len(page.fragments()) > 5
 
 
 def test_a_torn_last_line_does_not_keep_a_killed_run_from_being_shown(make_run):
     run = make_run(environments=2, steps=4)
     with (run / "events.jsonl").open("a") as file:
         file.write('{"type":')
-    followed = FollowedRun(run)
-    followed.refresh(60.0)
-    assert (followed.is_behind, len(LivePage().fragments(followed)) > 5) == (False, True)
+    page = LivePage(run)
+    assert (len(page.fragments(60.0)) > 5, page.followed.is_behind) == (True, False)
 
 
 def own_loop(run: Path, change: Any) -> Path:
@@ -219,7 +209,7 @@ BREAKS = r"\d (?:%|points|ms|min|s|h|MB|steps/s)(?![\w])"
 
 
 def test_every_view_has_one_vocabulary_and_one_way_to_write_figures(make_run, change, esper_cli, tmp_path):
-    """Page, card, comparison, notebook, and all that commands print of a run; on pages units stay with numbers."""
+    """Page, comparison, notebook, and all that commands print of a run; on pages units stay with numbers."""
     run = make_run(environments=8, steps=40, arms=("grown", "twin", "capacity"))
     change(run, "events.jsonl", r'("now":"(?:pruned|fossilised)".*"reason":)\{[^}]*\}', rf"\g<1>{GATED}")
     change(run, "summary.json", '"difference": 0.3, "ci_low": 0.28', '"difference": -0.3, "ci_low": -0.28')
@@ -231,7 +221,7 @@ def test_every_view_has_one_vocabulary_and_one_way_to_write_figures(make_run, ch
     }
     for name, text in views.items():
         assert re.findall(BREAKS, text) == [], name
-    for command in (["watch"], ["runs", "show"], ["runs", "show", "--seeds"]):
+    for command in (["runs", "show"], ["runs", "show", "--seeds"]):
         answer = esper_cli(*command, str(run))
         assert answer.status == 0, answer.err
         views[" ".join(command)] = re.sub(r"/\S+", "", answer.out)

@@ -74,7 +74,6 @@ def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, 
         ("runs", "list", "--json", runs),
         ("runs", "show", run),
         ("compare", run),
-        ("watch", run),
         ("resume", run, "--quiet"),
         ("report", run, "--out", tmp_path / "out.html"),
         ("report", run),
@@ -94,7 +93,7 @@ def test_one_changed_bit_of_a_finished_run_is_told_wherever_it_shows(run, esper,
     """A report goes on, since the results are not computed from the events; changed results are refused."""
     before = {name: (run / name).read_bytes() for name in ("events.jsonl", "summary.json", "growth.json")}
     page = tmp_path / "out.html"
-    commands = [("runs", "show", run), ("runs", "show", run, "--seeds"), ("watch", run), ("report", run, "--out", page)]
+    commands = [("runs", "show", run), ("runs", "show", run, "--seeds"), ("report", run, "--out", page)]
     for name, expected in {"events.jsonl": "changed since the run wrote it", "summary.json": "E430"}.items():
         place = before[name].index(b"0.") + 3
         (run / name).write_bytes(before[name][:place] + bytes([before[name][place] ^ 1]) + before[name][place + 1 :])

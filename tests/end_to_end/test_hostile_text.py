@@ -19,6 +19,7 @@ from esper_core.telemetry import encode
 from esper_run import load_run
 from esper_run.cli import main
 from esper_watch.report import write_report
+from esper_watch.web.fragments import LivePage
 from tests.end_to_end.conftest import run_once
 from tests.support.html_pages import Page
 
@@ -157,12 +158,7 @@ def face_of(run: Path, _: Path) -> str:
 
 
 def live_page_of(run: Path, _: Path) -> str:
-    pytest.importorskip("starlette", reason="needs starlette, which `make test` installs")
-    from esper_watch.web.index import RunsFolder
-    from esper_watch.web.site import Site
-
-    site = Site(RunsFolder(run.parent, only=run.name))
-    return site.run_page(run.name) + site.index_page()
+    return LivePage(run).html()
 
 
 PAGES = {"report": report_of, "comparison": comparison_of, "notebook": face_of, "live": live_page_of}

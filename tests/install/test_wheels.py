@@ -31,7 +31,7 @@ print(json.dumps(sorted(lacking)))
 
 NEEDS_EXTRA = {
     "esper-grow": ["integrations.lightning", "integrations.transformers"],
-    "esper-watch": ["web.access", "web.command", "web.connections", "web.server", "web.site"],
+    "esper-watch": ["web.access", "web.server"],
 }
 """Modules that import a library of an extra, by member."""
 

@@ -5,10 +5,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `make test` installs")
-
 from benchmarks.perf.event_files import write_run
 from benchmarks.perf.figures import Figure
 from benchmarks.perf.live_pages import follow_run, open_page

@@ -12,7 +12,7 @@ import torch
 
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
-from esper_core.telemetry import SinkGuard, SinkThread
+from esper_core.telemetry import SinkThread
 
 LABEL = 'sink "x/y" (x 1.0)'
 STARTED = RunStarted(run="r", arms=("grown",), rounds=1, environments=1, steps=9)
@@ -169,7 +169,7 @@ def test_the_process_ends_although_a_sink_hangs():
     program = """
 import threading
 from esper_core.leyline.events import RunFinished
-from esper_core.telemetry import SinkGuard, SinkThread
+from esper_core.telemetry import SinkThread
 class Hangs:
     def hear(self, event):
         threading.Event().wait()
@@ -201,20 +201,18 @@ def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event
     assert sink.received == ["closed"]
 
 
-@pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
 @pytest.mark.parametrize("breaks_in", ["hear", "hear close", "settle", "close", "never"])
-def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, runner, caplog):
+def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, caplog):
     def fail(name: str) -> None:
         if name in breaks_in.split():
             raise OSError("the line is dead")
 
-    listener = runner(sink := Kept(fail), LABEL)
+    listener = SinkThread(sink := Kept(fail), LABEL)
     for _ in range(3):
         listener.hear(FINISHED)
         listener.settle()
     listener.close()
-    if runner is SinkThread:
-        listener.close()
+    listener.close()
     expected = {
         "hear": ["hear", "close"],  # it may hold a file open
         "hear close": ["hear", "close"],
@@ -228,8 +226,7 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, runner, cap
     assert [line.rstrip("0123456789") for line in messages] == ([] if breaks_in == "never" else [message])
 
 
-@pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
-def test_seeds_that_a_sink_sets_do_not_reach_the_generator_of_the_run(runner) -> None:
+def test_seeds_that_a_sink_sets_do_not_reach_the_generator_of_the_run() -> None:
     def seed(name: str) -> None:
         torch.manual_seed(1)
         assert torch.initial_seed() == 1, "the sink has its seed"
@@ -237,7 +234,7 @@ def test_seeds_that_a_sink_sets_do_not_reach_the_generator_of_the_run(runner) ->
         torch.seed()
 
     before = torch.get_rng_state()
-    listener = runner(sink := Kept(seed), LABEL)
+    listener = SinkThread(sink := Kept(seed), LABEL)
     for number in range(3):
         listener.hear(step(number))
     listener.close()

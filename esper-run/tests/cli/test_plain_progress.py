@@ -1,4 +1,4 @@
-"""Progress of a run: plain lines on stderr, and when the terminal display of a plugin takes their place."""
+"""Progress of a run: plain lines on stderr."""
 
 import io
 import sys
@@ -6,12 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from esper_core import SinkSpec
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
-from esper_core.plugins import Component
-from esper_core.plugins.registry import Registry
-from esper_run.cli.plain_progress import PlainLines, terminal_display
+from esper_run.cli.plain_progress import PlainLines
 
 NAME = "20261121-101512-[bold]otter"
 
@@ -142,22 +139,3 @@ def test_closed_stderr_stops_the_lines_and_not_the_run(monkeypatch) -> None:
     lines = PlainLines()
     hear(lines, started())
     hear(lines, step(0))
-
-
-@pytest.mark.parametrize(
-    ("is_terminal", "name", "value", "used"),
-    [(1, "TERM", "xterm", True), (1, "NO_COLOR", "1", False), (1, "TERM", "dumb", False), (0, "TERM", "xterm", False)],
-)
-def test_sink_for_terminals_is_used_on_an_interactive_terminal_only(
-    is_terminal: int, name: str, value: str, used: bool, terminal, monkeypatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stderr", terminal if is_terminal else io.StringIO())
-
-    def sink(name: str, spec: SinkSpec) -> Component:
-        return Component(f"extra/{name}", name, "sink", "extra", "esper-extra", "1", f"extra:{name}", spec)
-
-    display = sink("display", SinkSpec(terminal=True))
-    registry = Registry([sink("plain", SinkSpec()), display])
-    assert terminal_display(registry.components("sink")) == (display if used else None)
-    assert terminal_display([sink("plain", SinkSpec())]) is None

@@ -1,4 +1,4 @@
-"""Show and compare runs of Esper: a report, live views, a notebook view, and sinks.
+"""Show and compare runs of Esper: a report, a live page, and a notebook view.
 
 Begin with ``history``: it reduces the events of a run to what every view shows.
 
@@ -12,13 +12,11 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     notebook            what a run shows in a notebook
     probe_view          what a probe shows in a notebook, and its page
     plan_view           the same of a plan of adapters: the layers, coloured by what an adapter brings there
-    progress            the live display of ``esper run``, a sink
-    terminal            ``esper watch``: a run in another terminal
     comparison          ``esper compare``: several runs, paired and tested
     comparison_view     its tables and columns, printed or as a page
     statistics          Welch and Mann-Whitney, on scipy
     pages, formats      jinja2 templates, and how numbers and names are written in all views
-    web                 a local server that shows runs live
+    web                 ``esper watch``: a local server that shows a run live
     command, plugin     the commands and hooks of this package
 
 Not here: the events and their files (``esper_core.telemetry``), records of runs (``esper_run.runs``), and the plain

@@ -2,107 +2,75 @@
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
 import sys
+import threading
+import time
+import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from esper_core.leyline.errors import printable
+from esper_run.cli.output import print_json, print_line, print_warnings
 from esper_run.options import PathOrURL, run_name, runs_dir_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from esper_watch.history import History
+SECONDS_BETWEEN_FETCHES: Final = 10.0
+"""How often the copy of a stored run that is watched is updated."""
 
 
 @click.command()
 @click.argument("run", type=PathOrURL(path_type=Path), required=False, shell_complete=run_name())
 @runs_dir_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--web", is_flag=True, help="Serve live pages for a browser; without RUN, of all runs.")
-@click.option("--host", metavar="ADDRESS", help="With --web: listen on this address.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="With --web: listen on this port.  [default: 6174]")
-@click.option("--open", "open_browser", is_flag=True, help="With --web: open a browser.")
-def watch(
-    run: Path | str | None,
-    runs_dir: Path | str,
-    host: str | None,
-    port: int | None,
-    *,
-    as_json: bool,
-    web: bool,
-    open_browser: bool,
-) -> None:
-    """Show curves and seed lives of a run. The run may still be going, or have been killed.
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Listen on this port.  [default: the first free one from 6174 on]"
+)
+@click.option("--open", "open_browser", is_flag=True, help="Open a browser.")
+def watch(run: Path | str | None, runs_dir: Path | str, host: str, port: int | None, *, open_browser: bool) -> None:
+    """Serve the page of a run, which follows the run live, until Ctrl-C.
 
-    On a terminal a run that is still going is followed until it ends, or until Ctrl-C. Of a stored run, which a URL
-    names, the last upload is shown.
+    The run may be going on, be finished, or have been killed. Without RUN it is the newest below --runs-dir. Of a
+    stored run, which a URL names, the last upload is shown.
     """
-    if web:
-        from esper_watch.web.beside import require_extra
+    from esper_watch.web.server import Server
 
-        require_extra()
-        from esper_watch.web.command import serve_runs
+    server = Server(_run_folder(_newest(runs_dir) if run is None else run, runs_dir), host=host, port=port)
+    for line in ("Watch in a browser:", server.url, *server.remote_access.splitlines(), "Ctrl-C ends it."):
+        print_line(printable(line), stream=sys.stderr)
+    if open_browser:
+        threading.Timer(0.5, webbrowser.open, [server.url]).start()
+    if isinstance(run, str) or isinstance(runs_dir, str):
+        threading.Thread(target=_keep_fetching, args=(run, runs_dir), daemon=True).start()
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
 
-        serve_runs(run, runs_dir, host=host, port=port, open_browser=open_browser)
-        return
-    if host or port is not None or open_browser:
-        msg = "--host, --port and --open need --web"
+
+def _newest(runs_dir: Path | str) -> Path:
+    """Return the newest run directory below a folder, by its id, which begins with the time of its start."""
+    if isinstance(runs_dir, str):
+        msg = f"name one of the runs in the store:  esper watch {runs_dir}/RUN"
         raise click.UsageError(msg)
-    if run is None:
-        msg = "name a run, or show all of them:  esper watch --web"
-        raise click.UsageError(msg)
-    from esper_watch import terminal
-
-    folder = _run_folder(run, runs_dir)
-    is_stored = isinstance(run, str) or isinstance(runs_dir, str)
-    history = _followed(folder) if sys.stdout.isatty() and not as_json and not is_stored else None
-    if history is None:
-        from esper_watch.history import read_history
-
-        history = read_history(folder)
-        _warn_of_changed_events(folder)
-    if as_json:
-        click.echo(json.dumps(terminal.as_json(history), allow_nan=False))
-    else:
-        size = shutil.get_terminal_size((80, 24))
-        height = size.lines if sys.stdout.isatty() else None
-        terminal.echo(terminal.draw(history, width=size.columns, height=height))
+    runs = [events.parent for events in runs_dir.glob("*/events.jsonl")]
+    if not runs:
+        msg = f"there is no run in {runs_dir}: name one, or another folder with --runs-dir"
+        raise click.UsageError(printable(msg))
+    return max(runs, key=lambda path: path.name)
 
 
-def _warn_of_changed_events(folder: Path) -> None:
+def _keep_fetching(run: Path | str, runs_dir: Path | str) -> None:
+    """Update the copy of a stored run that is served, for ever. A failed attempt is followed by another."""
     from esper_core import EsperError
-    from esper_core.leyline.errors import printable
-    from esper_run.runs.records import changed_events, read_run
-    from esper_watch.terminal import echo
+    from esper_run import load_run
 
-    with suppress(EsperError):  # what is shown needs no manifest
-        if (changed := changed_events(read_run(folder))) is not None:
-            echo(f"warning: {printable(changed)}", err=True)
-
-
-def _followed(run: Path) -> History | None:
-    """Draw a run live until it has ended.
-
-    None on a terminal that cannot be drawn on, without events, or if the run cannot be followed: reading it tells why.
-    """
-    from rich.console import Console
-
-    from esper_core import EsperError
-    from esper_watch.progress import follow
-
-    console = Console()
-    if not console.is_terminal or console.is_dumb_terminal or not (run / "events.jsonl").exists():
-        return None
-    try:
-        return follow(run, console)
-    except EsperError:
-        return None
+    while True:
+        time.sleep(SECONDS_BETWEEN_FETCHES)
+        with suppress(EsperError):
+            load_run(run, runs_dir=runs_dir)
 
 
 def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
@@ -111,8 +79,6 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
     def check(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
         if path is None or path.suffix.lower() in suffixes:
             return path
-        from esper_core.leyline.errors import printable
-
         raise click.BadParameter(printable(f"expected a file that ends with {suffixes[0]}, received {path}"))
 
     return check
@@ -134,7 +100,6 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
 )
 def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
-    from esper_core.leyline.errors import printable
     from esper_watch.report import write_picture, write_report
 
     if out is not None and picture is not None:
@@ -184,30 +149,18 @@ def compare(
     One run: the pairs of its summary. Several runs: each arm with its controls, with the other arms of its run, and
     with the arm of its name in the other runs, or with every arm there if no name is shared.
     """
-    from esper_core.leyline.errors import printable
     from esper_run import load_run
     from esper_watch.comparison import compare_runs
-    from esper_watch.comparison_view import comparison_page, comparison_text
+    from esper_watch.comparison_view import comparison_page, print_comparison
     from esper_watch.report import write_atomically
-    from esper_watch.terminal import echo
 
     compared = compare_runs([load_run(name, runs_dir=runs_dir) for name in runs], arms, every=every)
-    for warning in compared.warnings:
-        echo(f"warning: {printable(warning)}", err=True)
+    print_warnings(compared.warnings)
     if page is not None:
         hint = "Give --html a file in an existing folder that can be written to."
         write_atomically(page, comparison_page(compared), hint)
-        echo(f"Written: {printable(str(page))}", err=True)
-    echo(json.dumps(_without_nan(compared.as_json()), allow_nan=False) if as_json else comparison_text(compared))
-
-
-def _without_nan(value: Any) -> Any:
-    """Return JSON data with None in place of numbers that are not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        print_line(f"Written: {printable(str(page))}", stream=sys.stderr)
+    print_json(compared.as_json()) if as_json else print_comparison(compared)
 
 
 def _run_folder(run: Path | str, runs_dir: Path | str) -> Path:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, __version__
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
-from esper_core.leyline.errors import plural, printable
+from esper_core.leyline.errors import plural
+from esper_run.cli.output import print_line, print_table, print_wrapped
 from esper_run.runs.findings import NO_DIFFERENCE
 from esper_run.runs.statistics import seeds_needed
 from esper_watch import figures
@@ -30,7 +31,6 @@ from esper_watch.notebook import grown_on_average
 from esper_watch.pages import render
 from esper_watch.report import page_policy
 from esper_watch.sections import Section
-from esper_watch.terminal import aligned, fits, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,29 +43,18 @@ WIDTH: Final = 220
 """Width of the drawing of an interval."""
 
 
-def comparison_text(compared: ComparedRuns) -> str:
-    """Return a comparison as text: a table of the arms, then each comparison in words with all of its figures."""
-    rows = [
-        ["arm", _metric_title(compared.metric), "95\N{NO-BREAK SPACE}% interval", "n", "parameters", "FLOPs", "reward"]
-    ]
-    rows += [list(row) for row in _arm_rows(compared)]
-    if fits(rows):
-        lines = aligned(rows)
-    else:
-        head, *arms = rows
-        lines = []
-        for name, *cells in arms:
-            lines += [
-                printable(name),
-                *aligned([["", title, cell] for title, cell in zip(head[1:], cells, strict=True)]),
-            ]
+def print_comparison(compared: ComparedRuns) -> None:
+    """Print a table of the arms, then each comparison in words with all of its figures."""
+    interval = "95\N{NO-BREAK SPACE}% interval"
+    head = ["arm", _metric_title(compared.metric), interval, "n", "parameters", "FLOPs", "reward"]
+    print_table(head, _arm_rows(compared))
     for comparison in compared.comparisons:
-        lines.append("")
+        print_line()
         for line in in_words(compared, comparison):
-            lines += wrap(line)
+            print_wrapped(line, indent=4)
     for note in _notes(compared):
-        lines += ["", *wrap(note)]
-    return "\n".join(lines)
+        print_line()
+        print_wrapped(note)
 
 
 def _notes(compared: ComparedRuns) -> list[str]:
@@ -153,16 +142,13 @@ def _interval(axis: Scale, text: str, *numbers: float | None) -> dict[str, Any]:
     return {"text": text, "middle": middle, "low": low, "high": high}
 
 
-def comparison_page(compared: ComparedRuns, histories: Sequence[History] = (), *, index: str = "") -> str:
+def comparison_page(compared: ComparedRuns) -> str:
     """Return a comparison as one HTML page: verdicts, arms, learning curves, sizes, and settings that differ.
 
-    Args:
-        compared: The comparison.
-        histories: Those of its runs, if they are known already. A run without events has no curves.
-        index: Address of the list of all runs, for a link to it.
+    A run without events has no curves.
     """
     metric = compared.metric
-    shown = _shown_arms(compared, histories or [_history(run) for run in compared.runs])
+    shown = _shown_arms(compared, [_history(run) for run in compared.runs])
     sections = [_comparisons(compared), _arms(compared, shown), *_charts(metric, shown), _settings(compared)]
     sections.append(_provenance(compared))
     labels = dict.fromkeys(compared.labels)
@@ -174,7 +160,6 @@ def comparison_page(compared: ComparedRuns, histories: Sequence[History] = (), *
         warnings=compared.warnings,
         policy=page_policy(),
         version=__version__,
-        index=index,
     )
 
 

@@ -1,6 +1,6 @@
 """History of a run: one pass over ``events.jsonl`` that keeps plain records.
 
-The report, ``esper watch``, the notebook, the tables and the live display are all views of a ``History``. It works for
+The report, ``esper watch``, the notebook and the tables are all views of a ``History``. It works for
 runs that are finished, still running, or killed. Of each step it keeps the figures; signals are dropped once read.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
@@ -55,11 +54,9 @@ class History:
 
     Args:
         name: Id of the run.
-        keep_steps: Whether to keep what was measured in every step. A live display runs for hours and needs none but
-            the metrics of the latest round.
     """
 
-    def __init__(self, name: str = "", *, keep_steps: bool = True) -> None:
+    def __init__(self, name: str = "") -> None:
         self.name = name
         self.started: RunStarted | None = None
         self.status = UNFINISHED
@@ -77,10 +74,8 @@ class History:
         """By arm: the names of its slots, in the order of the host."""
         self.skipped: list[str] = []
         """What was not read: a torn last line, or events of a newer version."""
-        self.latest: StepFinished | None = None
         self.running: dict[EnvironmentKey, None] = {}
         """The environments that are being trained."""
-        self._keep_steps = keep_steps
         self.finished_steps = 0
         self._reached: dict[EnvironmentKey, int] = {}
         self._living: dict[EnvironmentKey, dict[int, SeedLife]] = {}
@@ -144,12 +139,6 @@ class History:
         return arm in self._grew or self._ended.get(arm, 0) < episodes
 
     @property
-    def phase(self) -> int:
-        """The index in ``phases`` of the arms that are being trained: 0, or 1 for the controls."""
-        reached = {arm for _, arm, _ in self.running} or {episode.arm for episode in self.episodes[-1:]}
-        return max((number for number, arms in enumerate(self.phases) if reached & set(arms)), default=0)
-
-    @property
     def share_done(self) -> float:
         """The part of the announced training that is finished, from 0 to 1."""
         return min(1.0, self.finished_steps / self.total_steps) if self.total_steps > 0 else 0.0
@@ -197,14 +186,6 @@ class History:
                 return step, pairs
         return -1, []
 
-    def test_pairs(self, arm: str, other: str) -> list[tuple[float, float]]:
-        """Return the test metrics of two arms in the environments that both finished, in pairs."""
-        arm_metrics, other_metrics = (
-            {(episode.round, episode.seed): episode.test_metric for episode in self.episodes if episode.arm == name}
-            for name in (arm, other)
-        )
-        return [(value, other_metrics[place]) for place, value in arm_metrics.items() if place in other_metrics]
-
     def seeds_by_environment(self, round_: int, arm: str) -> dict[int, list[SeedLife]]:
         """Return the seeds of an arm in one round, by environment seed."""
         lives: dict[int, list[SeedLife]] = {}
@@ -217,11 +198,6 @@ class History:
     def gains_in(self) -> str:
         """The unit of gains and prices."""
         return "nats" if self.started is None else self.started.gains_in
-
-    def latest_seeds(self) -> list[SeedLife]:
-        """Return the seeds of the latest round, in the order of their births."""
-        last = self.seeds[-1].round if self.seeds else 0
-        return list(takewhile(lambda life: life.round == last, reversed(self.seeds)))[::-1]
 
     def add(self, event: Event) -> None:
         """Record one event."""
@@ -268,32 +244,25 @@ class History:
 
     def _add_step(self, event: StepFinished) -> None:
         environment = event.round, event.arm, event.seed
-        self.latest = event
         self.running[environment] = None
         self.finished_steps += 1
         if self._reached.get(environment, 0) <= event.step:
             self._reached[environment] = event.step + 1
         if event.arm not in self.slots:
             self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
-        if self._keep_steps:
-            self._keep(event, environment)
-        else:
-            self._measured.pop((event.round - 1, event.arm), None)
+        self.steps.add(event, environment)
+        if event.action.op is not Op.WAIT:
+            self.decisions.append(Decision(event.round, event.arm, event.seed, event.step, event.action.title))
         self._keep_metric(event)
         living = self._living.get(environment)
         if not living:
             return
         for slot in event.signals.slots:
             for seed in slot.seeds:
-                _measure(living.values(), slot.name, seed, event.step, keep=self._keep_steps)
+                _measure(living.values(), slot.name, seed, event.step)
         # Stage changes of a step come before the step itself, so ended seeds are dropped only now.
         for seed_id in [seed_id for seed_id, life in living.items() if life.ended]:
             del living[seed_id]
-
-    def _keep(self, event: StepFinished, environment: EnvironmentKey) -> None:
-        self.steps.add(event, environment)
-        if event.action.op is not Op.WAIT:
-            self.decisions.append(Decision(event.round, event.arm, event.seed, event.step, event.action.title))
 
     def _keep_metric(self, event: StepFinished) -> None:
         by_step = self._measured.get((event.round, event.arm))
@@ -331,8 +300,8 @@ def mean(values: Sequence[float]) -> float:
         return math.nan
 
 
-def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int, *, keep: bool) -> None:
-    """Store what was measured of a seed in ``step`` on the seed that it belongs to. keep: whether to keep each look."""
+def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int) -> None:
+    """Store what was measured of a seed in ``step`` on the seed that it belongs to."""
     # A seed germinated after this step's measurement was not part of it.
     measured = [life for life in living if life.changes[0].step < step]
     matching = [life for life in measured if (life.slot, life.blueprint) == (slot, seed.blueprint)]
@@ -343,13 +312,12 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
     is_measured = gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error)
     if gain is not None and is_measured:
         matching[-1].gain = SeedGain(step, seed.stage, gain.mean, gain.standard_error, price, gain.n)
-    if keep:
-        evidence = None if opinion is None else opinion.evidence
-        mean_, error = (gain.mean, gain.standard_error) if gain is not None and is_measured else (math.nan, math.nan)
-        lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
-        opens = opinion is not None and opinion.opens
-        price = math.nan if price is None else price
-        matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, price, opens))
+    evidence = None if opinion is None else opinion.evidence
+    mean_, error = (gain.mean, gain.standard_error) if gain is not None and is_measured else (math.nan, math.nan)
+    lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
+    opens = opinion is not None and opinion.opens
+    price = math.nan if price is None else price
+    matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, price, opens))
 
 
 def _name(run: Path) -> str:

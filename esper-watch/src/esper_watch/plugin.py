@@ -1,10 +1,10 @@
-"""Plugin of this package: a report at the end of each run, and a live display. Both are imported when needed."""
+"""Plugin of this package: a report at the end of each run, imported when needed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from esper_core import EsperError, PluginInfo, SinkSpec, hookimpl
+from esper_core import EsperError, PluginInfo, hookimpl
 
 if TYPE_CHECKING:
     from esper_core.leyline import RunInfo, RunOutcome
@@ -13,17 +13,7 @@ if TYPE_CHECKING:
 @hookimpl
 def esper_plugin_info() -> PluginInfo:
     """Describe this plugin."""
-    return PluginInfo(summary="Shows runs to people and to other programs.")
-
-
-@hookimpl
-def esper_register_sinks(registry: Any) -> None:
-    """Register the live display."""
-    registry.add(
-        "live",
-        "esper_watch.progress:live",
-        SinkSpec(summary="Progress of a run on a terminal, drawn live.", terminal=True),
-    )
+    return PluginInfo(summary="Writes a report of each run.")
 
 
 @hookimpl

@@ -183,15 +183,7 @@ class RewardSpec(ComponentSpec):
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec(ComponentSpec):
-    """Declares a sink, which receives the events of a run.
-
-    Attributes:
-        terminal: whether the sink draws a live display. If stderr is an interactive terminal, ``esper run`` uses the
-            first such sink in place of its progress lines, from when it is built until it is closed. Its methods are
-            called on the run's own thread, not on one of the sink's, and have to be quick.
-    """
-
-    terminal: bool = False
+    """Declares a sink, which receives the events of a run."""
 
 
 @dataclass(frozen=True, slots=True)

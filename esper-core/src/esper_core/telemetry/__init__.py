@@ -8,7 +8,7 @@ The event types are in ``leyline.events``, and what shows them is in the package
 """
 
 from esper_core.telemetry.event_log import Bus, EventFile, Listener, decode, encode, read_events
-from esper_core.telemetry.sinks import SinkGuard, SinkThread
+from esper_core.telemetry.sinks import SinkThread
 from esper_core.telemetry.timing import Clock
 
-__all__ = ["Bus", "Clock", "EventFile", "Listener", "SinkGuard", "SinkThread", "decode", "encode", "read_events"]
+__all__ = ["Bus", "Clock", "EventFile", "Listener", "SinkThread", "decode", "encode", "read_events"]

@@ -17,7 +17,7 @@ from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECOND
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import Event, StepFinished
 from esper_core.plugins.isolation import component_problem, summarise
-from esper_core.plugins.process_state import Guard, Scope, lend_generator, log_change
+from esper_core.plugins.process_state import Guard, lend_generator, log_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,40 +145,6 @@ class SinkThread:
     def _warn(self, failure: str) -> None:
         hint = "events.jsonl has all of them: esper_run.read_events reads it when the run is over."
         log.warning("%s", Problem("E228", f"{self._label} {failure}", hint=hint))
-
-
-class SinkGuard:
-    """A listener that passes events on to a sink on the run's own thread, and shuts it off at its first error.
-
-    Args:
-        sink: a sink that does little in ``hear`` and ``settle``, such as a terminal display.
-        label: names the sink and its package in messages.
-    """
-
-    def __init__(self, sink: Sink, label: str) -> None:
-        self._sink = sink
-        self._label = label
-        self._guard = Guard(label, Scope.RUN)
-        self._shut_off = False
-
-    def hear(self, event: Event) -> None:
-        """Pass on an event."""
-        self._try(partial(self._sink.hear, event))
-
-    def settle(self) -> None:
-        """Pass on the end of a step."""
-        self._try(self._sink.settle)
-
-    def close(self) -> None:
-        """Close the sink, even if it was shut off."""
-        error = _error_in(self._sink.close, self._guard)
-        if error is not None and not self._shut_off:
-            _report_shut_off(self._label, error)
-
-    def _try(self, call: Callable[[], None]) -> None:
-        if not self._shut_off and (error := _error_in(call, self._guard)) is not None:
-            self._shut_off = True
-            _report_shut_off(self._label, error)
 
 
 def _report_shut_off(label: str, error: BaseException) -> None:

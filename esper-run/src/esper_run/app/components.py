@@ -20,7 +20,7 @@ from esper_core.leyline.protocols import DataShape, Policy, Reward, Schedule, Si
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import SITE_KINDS, HostSpec
 from esper_core.plugins import Component, attributed_to, import_target
-from esper_core.telemetry import SinkGuard, SinkThread
+from esper_core.telemetry import SinkThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,19 +117,6 @@ def open_sinks(chosen: Sequence[ConfiguredComponent], run: Path, closing: ExitSt
         sinks.append(SinkThread(sink.build(run), sink.label))
         closing.callback(sinks[-1].close)
     return sinks
-
-
-def open_display(display: Component | None, run: Path, closing: ExitStack) -> list[SinkGuard]:
-    """Build the terminal display, if there is one. One that cannot be built is reported, and left out."""
-    if display is None:
-        return []
-    try:
-        guard = SinkGuard(ConfiguredComponent(display, {}, ()).build(run), display.title)
-    except PluginError as error:
-        log.warning("%s", error)
-        return []
-    closing.callback(guard.close)
-    return [guard]
 
 
 def host_at(target: str) -> Component:

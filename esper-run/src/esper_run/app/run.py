@@ -23,7 +23,7 @@ from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyPosition, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
-from esper_run.app.components import open_display, open_sinks
+from esper_run.app.components import open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.plugins import Component
     from esper_core.telemetry import Listener
     from esper_core.trainer import Study
     from esper_run.app.dispatch import PluginSection
@@ -121,7 +120,6 @@ def run(
     name: str | None = None,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
-    display: Component | None = None,
     on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
@@ -134,7 +132,6 @@ def run(
         name: What the run is called, instead of the configuration's name.
         argv: The command, for the manifest.
         listeners: Get every event.
-        display: A sink that shows the run on the terminal; its methods are called on the run's own thread.
         on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """
@@ -144,9 +141,7 @@ def run(
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=uploader.claim_new)
     named = Path(runs_dir) / directory.path.name
     with run_lock(directory.path), uploader.uploading(named, on_warning) as upload:
-        session = _Session(
-            composition, directory, named, Position(), listeners, display, on_outcome, on_warning, upload
-        )
+        session = _Session(composition, directory, named, Position(), listeners, on_outcome, on_warning, upload)
         return session.execute(partial(_write_start, directory, composition))
 
 
@@ -156,13 +151,12 @@ def resume(
     *,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
-    display: Component | None = None,
     on_outcome: Callable[[Outcome], None] = ignore_outcome,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Resume a run from its newest usable checkpoint. It ends with the numbers that it would have had.
 
-    The composition is that of the run's own config.yaml. Listeners and the display get the events of before, too. The
+    The composition is that of the run's own config.yaml. Listeners get the events of before, too. The
     other arguments are those of ``run``.
 
     Raises:
@@ -178,9 +172,7 @@ def resume(
         uploader = _uploader(composition)
         uploader.claim(path, position.number)
         with uploader.uploading(record.path, on_warning) as upload:
-            session = _Session(
-                composition, directory, record.path, position, listeners, display, on_outcome, on_warning, upload
-            )
+            session = _Session(composition, directory, record.path, position, listeners, on_outcome, on_warning, upload)
             return session.execute(partial(directory.resume, list(argv), position.number or None))
 
 
@@ -198,7 +190,6 @@ class _Session:
     named: Path
     position: Position
     listeners: Sequence[Listener]
-    display: Component | None
     on_outcome: Callable[[Outcome], None]
     on_warning: Callable[[str], None]
     on_checkpoint: Callable[[int, int], None]
@@ -277,7 +268,7 @@ class _Session:
                 reasons = "; ".join(position.skipped)
                 log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
             observers.configured(resolution.plugin_settings, config)
-            listeners = [losses, *self.listeners, *open_display(self.display, path, closing)]
+            listeners = [losses, *self.listeners]
             sinks = open_sinks(resolution.of_kind("sink"), path, closing)
             clock = Clock()
             clock.continue_from(position.state.plain["seconds"], position.state.plain["total"])

@@ -55,7 +55,7 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "plugins.check": ("esper-testing", "Run the conformance checks of a plugin."),
     "report": ("esper-watch", "Write the report of a run as one HTML page."),
     "runs.upload": ("esper-scale", "Upload a run that no process works on."),
-    "watch": ("esper-watch", "Show curves and seed lives of a run."),
+    "watch": ("esper-watch", "Serve the page of a run, which follows the run live, until Ctrl-C."),
 }
 """Commands of the project's other packages, which are not imported for ``--help``: the package and the help."""
 

@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: plain lines, or the terminal display of a plugin."""
+"""Progress of a run on stderr, as plain lines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.errors import printable
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import Stage
-from esper_run.cli.output import encodable, wants_colour
+from esper_run.cli.output import encodable
 from esper_run.formats import STAGE_WORDS, format_percent, format_rate, format_seconds, format_value, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from esper_core.leyline.events import Event
-    from esper_core.plugins import Component
 
 MIN_PAUSE: Final = 5.0
 MAX_PAUSE: Final = 60.0
@@ -25,14 +24,6 @@ MAX_PAUSE: Final = 60.0
 
 RATE_SECONDS: Final = 120.0
 """Seconds over which the rate is averaged. A run slows down as networks grow."""
-
-
-def terminal_display(sinks: Iterable[Component]) -> Component | None:
-    """Return the first sink that shows runs on a terminal, if stderr is a terminal with colour and Unicode."""
-    unicode = (sys.stderr.encoding or "").lower().startswith("utf")
-    if not unicode or not wants_colour(sys.stderr):
-        return None
-    return next((sink for sink in sinks if getattr(sink.spec, "terminal", False)), None)
 
 
 class PlainLines:

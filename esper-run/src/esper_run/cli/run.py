@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial, wraps
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from esper_core.leyline.constants import FIRST_LOOK, PREPARATION_SECONDS
-from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
+from esper_core.leyline.errors import EsperError, printable
 from esper_core.leyline.files import is_url
 from esper_run.cli.exits import preparation
 from esper_run.cli.output import print_json, print_line, print_problems, print_warnings
@@ -51,8 +49,6 @@ _address_option = click.option(
     help="The cluster of --engine ray; default: one on this machine. Short for --set engine.settings.address=…",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
-_watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
-_open_option = click.option("--open", "open_browser", is_flag=True, help="With --watch: open a browser.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +59,6 @@ class Execution:
     address: str | None
     quiet: bool
     as_json: bool
-    watch: bool
-    open_browser: bool
 
     def overriding(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Return overrides with the engine that was asked for, and the cluster."""
@@ -80,18 +74,11 @@ def _execution_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def collect(*arguments: Any, **named: Any) -> None:
         execution = Execution(**{name: named.pop(name) for name in names})
-        if execution.open_browser and not execution.watch:
-            msg = "--open needs --watch"
-            raise click.UsageError(msg)
         command(*arguments, execution=execution, **named)
 
-    for option in (_open_option, _watch_option, _json_option, _quiet_option, _address_option, _engine_option):
+    for option in (_json_option, _quiet_option, _address_option, _engine_option):
         collect = option(collect)
     return collect
-
-
-WATCH_GROUP: Final = "esper.watch"
-"""Entry-point group of packages that show a run beside it; ``web`` names a class that serves a folder of runs."""
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
@@ -130,17 +117,15 @@ def run(
     esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    with _watched(runs_dir, "/newest", execution, watch=execution.watch and not dry_run) as show:
-        composition = build(*load(config_file(file), execution.overriding(overrides), overlays))
+    composition = build(*load(config_file(file), execution.overriding(overrides), overlays))
 
-        from esper_run.app.run import run as run_composition
+    from esper_run.app.run import run as run_composition
 
-        if dry_run:
-            _print_plan(composition, as_json=execution.as_json)
-            return
-        show()
-        execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
-        status = _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
+    if dry_run:
+        _print_plan(composition, as_json=execution.as_json)
+        return
+    execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
+    status = _execute_and_show(execute, quiet=execution.quiet, as_json=execution.as_json)
     click.get_current_context().exit(status)
 
 
@@ -172,46 +157,14 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
-    place = record.path.resolve()
-    with _watched(place.parent, f"/run/{place.name}", execution, watch=execution.watch) as show:
-        composition = build(*load(record.path / "config.yaml", overrides))
-        print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
+    composition = build(*load(record.path / "config.yaml", overrides))
+    print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
-        from esper_run.app.run import resume as resume_composition
+    from esper_run.app.run import resume as resume_composition
 
-        show()
-        execute = partial(resume_composition, composition, record)
-        status = _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
+    execute = partial(resume_composition, composition, record)
+    status = _execute_and_show(execute, quiet=execution.quiet, as_json=execution.as_json)
     click.get_current_context().exit(status)
-
-
-@contextmanager
-def _watched(runs_dir: Path, page: str, execution: Execution, *, watch: bool) -> Iterator[Callable[[], None]]:
-    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that says where.
-
-    The server starts before torch is imported, so that it is there when the run begins.
-
-    Raises:
-        ConfigError: E433 if no package serves runs, or the server cannot start.
-    """
-    if not watch:
-        yield lambda: None
-        return
-    entry_point = next(iter(entry_points(group=WATCH_GROUP, name="web")), None)
-    if entry_point is None:
-        hint = "It comes with another package:  pip install 'esper-watch[web]'"
-        raise ConfigError(Problem("E433", "no installed package serves runs to a browser", hint=hint))
-
-    def show() -> None:
-        for line in server.lines():
-            print_line(line, stream=sys.stderr)
-        print_line("The page is served until Ctrl-C, also when the run has ended.", stream=sys.stderr)
-        if execution.open_browser:
-            server.open_browser()
-
-    with entry_point.load()(runs_dir, page) as server:
-        yield show
-        server.wait()
 
 
 def config_file(path: Path) -> Path:
@@ -279,22 +232,19 @@ def _seconds(loaded: LoadedConfig) -> float:
     return PREPARATION_SECONDS if patience == "auto" else max(PREPARATION_SECONDS, patience)
 
 
-def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> int:
+def _execute_and_show(execute: partial[Outcome], *, quiet: bool, as_json: bool) -> int:
     """Run or resume with progress on stderr, and print the outcome, even if it could not be written.
 
     Returns the exit code.
     """
     from esper_run.cli.output import print_outcome
-    from esper_run.cli.plain_progress import PlainLines, terminal_display
+    from esper_run.cli.plain_progress import PlainLines
 
-    display = None if quiet else terminal_display(composition.resolution.plugins.registry.components("sink"))
-    listeners = [] if quiet or display is not None else [PlainLines()]
     outcomes: list[Outcome] = []
     try:
         execute(
             argv=sys.argv,
-            listeners=listeners,
-            display=display,
+            listeners=[] if quiet else [PlainLines()],
             on_outcome=outcomes.append,
             on_warning=lambda text: print_warnings([text]),
         )

@@ -29,13 +29,7 @@
       if (focused >= 0) (document.getElementById(id) ?? parts(element, focusable)[focused])?.focus({ preventScroll: true });
     };
   };
-  let isGone = false;
-  const update = ({ order, changed, gone }) => {
-    if (gone) {
-      isGone = true;
-      source.close();
-      return (status.textContent = "this run was deleted");
-    }
+  const update = ({ order, changed }) => {
     for (const fragment of fragments()) if (!order.includes(fragment.id)) fragment.remove();
     let previous = null;
     for (const id of order) {
@@ -51,39 +45,26 @@
       restore();
     }
   };
-  const silence = 30000; // milliseconds; a server that lives says so every ten seconds
-  let source = null;
-  let heard = Date.now();
-  let tried = heard;
-  const hear = (text) => {
-    heard = Date.now();
-    status.textContent = text;
-  };
-  const listen = () => {
-    source?.close();
-    source = null;
-    tried = Date.now();
-    if (document.hidden) return; // a browser opens few connections to one server
+  let answered = Date.now();
+  const look = async () => {
     const shown = fragments().map((fragment) => `${fragment.id}:${fragment.dataset.digest}`).join(",");
-    source = new EventSource(`${status.dataset.stream}?shown=${encodeURIComponent(shown)}`);
-    source.addEventListener("alive", () => hear("up to date"));
-    source.onmessage = (event) => {
-      hear("up to date");
-      update(JSON.parse(event.data));
-    };
-    source.onerror = () => {
-      const closed = source.readyState === EventSource.CLOSED; // it was refused: another server, or no such run
-      status.textContent = closed ? "not live: open the URL that esper printed" : "no connection: trying again";
-    };
+    const answer = await fetch(`/changes?shown=${encodeURIComponent(shown)}`, { signal: AbortSignal.timeout(20000) });
+    if (!answer.ok) return "not live: open the URL that esper printed";
+    const changes = await answer.json();
+    if (changes.gone) return "this run was deleted";
+    if (changes.order) update(changes);
+    answered = Date.now();
+    return "up to date";
   };
-  // A server that was stopped keeps its connections open: only the silence tells. It is tried again for ever.
-  setInterval(() => {
-    const now = Date.now();
-    if (isGone || document.hidden || now - Math.max(heard, tried) < silence) return;
-    listen();
-    status.textContent = `no word from the server for ${Math.round((now - heard) / 1000)} s: trying again`;
-  }, 1000);
-  document.addEventListener("visibilitychange", listen);
-  addEventListener("pagehide", () => source?.close());
-  listen();
+  const repeat = async () => {
+    const asked = Date.now();
+    try {
+      if (!document.hidden) status.textContent = await look();
+    } catch {
+      status.textContent = `no word from the server for ${Math.round((Date.now() - answered) / 1000)} s: trying again`;
+    }
+    // After an answer that took long there is a long pause: the processor is for the run.
+    setTimeout(repeat, Math.max(1000, 4 * (answered - asked)));
+  };
+  repeat();
 })();

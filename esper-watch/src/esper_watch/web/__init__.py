@@ -1,13 +1,9 @@
-"""A local web server that shows runs live. It reads run directories and never writes there.
+"""A local web server that shows a run live. It reads the run directory and never writes there.
 
-    index       ``RunsFolder`` and ``FollowedRun``: read the events of runs as they grow
-    access      who may ask: a token, the Host header, and headers that restrict the pages
-    connections those that ask for nothing are closed
-    fragments   the parts of a page, each rendered by itself
-    site        the pages and their event streams (starlette)
-    server      start and stop the server (uvicorn)
-    beside      the server in a process beside a run, for ``esper run --watch``
-    command     ``esper watch --web``
+    followed_run  ``FollowedRun``: read the events of a run as they grow
+    fragments     the parts of its page, each rendered by itself
+    access        who may ask: a token, the Host header, and headers that restrict the page
+    server        the server, on ``http.server``
 
-Nothing here imports torch. The extra ``esper-watch[web]`` brings starlette and uvicorn.
+Nothing here imports torch.
 """

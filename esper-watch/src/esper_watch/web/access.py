@@ -11,32 +11,22 @@ import ipaddress
 import re
 import secrets
 import socket
-from base64 import b64encode
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, quote, urlencode
-
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from urllib.parse import parse_qs
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from collections.abc import Mapping
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-"""The content security policy: nothing inline, and nothing from elsewhere."""
-
 _HOST: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
-_INLINE: Final = re.compile("<(style|script)>(.*?)</(?:style|script)>", re.DOTALL)
 
 HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -44,6 +34,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+"""Headers of every answer: the page loads nothing inline and nothing from elsewhere."""
 
 NEEDS_TOKEN: Final = "Open the URL with the token, which esper printed when it started this server."
 
@@ -66,89 +57,34 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """Name of the cookie."""
-        return f"esper-{self.port}"
+        """The cookie, for which the URL with the token is exchanged."""
+        return f"esper-{self.port}={self._session}"
 
-    def is_known_host(self, header: str | None) -> bool:
+    def has_token(self, query: str) -> bool:
+        """Return whether a query has the right token."""
+        return any(
+            secrets.compare_digest(token.encode(), self.token.encode()) for token in parse_qs(query).get("token", ())
+        )
+
+    def refusal(self, headers: Mapping[str, str], query: str) -> str | None:
+        """Return why a request is refused, as a sentence; None if it may pass."""
+        if not self._is_known_host(headers.get("Host", "")):
+            return "This server does not answer for this host name."
+        if "token" in parse_qs(query, keep_blank_values=True):
+            return None if self.has_token(query) else f"This is not the token. {NEEDS_TOKEN}"
+        cookies = [cookie.strip() for cookie in headers.get("Cookie", "").split(";")]
+        if not any(secrets.compare_digest(cookie.encode(), self.cookie.encode()) for cookie in cookies):
+            return NEEDS_TOKEN
+        if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return "Another site asked for this page; open it yourself."
+        return None
+
+    def _is_known_host(self, header: str) -> bool:
         """Return whether a Host header names this server. Ports may differ: ssh -L forwards from another one."""
-        name = _host_name(header or "")
+        name = _host_name(header)
         if name in self.hosts:
             return True
         return self.any_address and (_is_address(name) or name == socket.gethostname().lower())
-
-    def is_token(self, token: str) -> bool:
-        """Return whether ``token`` is the right one."""
-        return secrets.compare_digest(token.encode(), self.token.encode())
-
-    def has_session(self, header: str | None) -> bool:
-        """Return whether a Cookie header has the cookie of this server."""
-        session = cookie_parser(header or "").get(self.cookie, "")
-        return secrets.compare_digest(session.encode(), self._session.encode())
-
-    def welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
-        """Return a redirect to the same page without the token, which sets the cookie."""
-        target = "/" + quote(path.lstrip("/"))
-        response = RedirectResponse(f"{target}?{urlencode(query)}" if query else target, status_code=303)
-        response.set_cookie(self.cookie, self._session, path="/", httponly=True, samesite="strict")
-        return response
-
-
-class Guard:
-    """ASGI middleware that refuses what ``Access`` does not allow, and adds ``HEADERS`` to every answer."""
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            answer = self._answer(scope) or self._app
-            await answer(scope, receive, _with_headers(send))
-        # All else, such as a WebSocket, gets no answer, which uvicorn turns into a refusal.
-
-    def _answer(self, scope: Scope) -> Response | None:
-        """Return a refusal or a redirect; None if the request may pass."""
-        access, headers = self._access, Headers(scope=scope)
-        if not access.is_known_host(headers.get("host")):
-            return PlainTextResponse("This server does not answer for this host name.\n", status_code=403)
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("This server only shows; use GET.\n", status_code=405)
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if tokens := [value for name, value in query if name == "token"]:
-            if access.is_token(tokens[-1]):
-                return access.welcome(scope["path"], [pair for pair in query if pair[0] != "token"])
-            return PlainTextResponse(f"This is not the token. {NEEDS_TOKEN}\n", status_code=403)
-        if not access.has_session(headers.get("cookie")):
-            return PlainTextResponse(f"{NEEDS_TOKEN}\n", status_code=403)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse("Another site asked for this page; open it yourself.\n", status_code=403)
-        return None
-
-
-def policy_for(page: str) -> str:
-    """Return the policy for a page with a style or script of its own, which it allows by their hashes.
-
-    The page is rendered with autoescape, so what it holds of runs is text and no element.
-    """
-    policy = POLICY
-    for kind, content in _INLINE.findall(page):
-        digest = b64encode(sha256(content.encode()).digest()).decode()
-        policy = policy.replace(f"{kind}-src", f"{kind}-src 'sha256-{digest}'")
-    return policy
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-        await send(message)
-
-    return sending
 
 
 def _host_name(header: str) -> str:

@@ -1,33 +1,22 @@
-"""Start and stop the server (uvicorn).
-
-    python -m esper_watch.web.server
-
-is the process that ``beside`` starts: it reads what to serve as one line of JSON from stdin, answers with one line, and
-serves until stdin is closed, so that it never outlives the run.
-"""
+"""The server of a live page: the page itself, and what changed in it since a browser last asked."""
 
 from __future__ import annotations
 
 import getpass
 import json
-import os
-import signal
 import socket
-import sys
-import threading
-import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
-import uvicorn
-
-from esper_core import EsperError
 from esper_core.leyline import ConfigError, Problem
-from esper_watch.web.access import LOOPBACK, Access
-from esper_watch.web.connections import BACKLOG, LimitedConnection
-from esper_watch.web.index import RunsFolder
-from esper_watch.web.site import Site
+from esper_watch.pages import render
+from esper_watch.web.access import HEADERS, LOOPBACK, Access
+from esper_watch.web.fragments import LivePage
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 6174
@@ -36,114 +25,109 @@ PORT: Final = 6174
 PORTS_TRIED: Final = 20
 ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 
+FILES: Final = {
+    "report.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "live.css": "text/css",
+    "report.js": "text/javascript",
+    "live.js": "text/javascript",
+}
 
-class Server:
-    """A server of the runs below ``root``, bound to its port.
+
+class Server(ThreadingHTTPServer):
+    """A server of one run, bound to its port.
+
+    Args:
+        run: The run directory.
+        host: The address to listen on.
+        port: The port; by default the first that is free from 6174 on.
 
     Raises:
         ConfigError: E433 if the address cannot be used.
     """
 
-    def __init__(self, root: Path, only: str | None = None, *, host: str = HOST, port: int | None = None) -> None:
+    daemon_threads = True  # whatever browsers still ask, Ctrl-C ends it
+
+    def __init__(self, run: Path, *, host: str = HOST, port: int | None = None) -> None:
         self.host = host
-        self._socket = _bind(host, port)
-        self.port: int = self._socket.getsockname()[1]
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        last: OSError | None = None
+        for candidate in range(PORT, PORT + PORTS_TRIED) if port is None else (port,):
+            try:
+                super().__init__((host, candidate), _Handler)
+            except OSError as error:
+                last = error
+            else:
+                break
+        else:
+            reason = (last.strerror if last else None) or last
+            message = f"cannot listen on {host}:{PORT if port is None else port}: {reason}"
+            raise ConfigError(Problem("E433", message, hint="Choose another address:  --host, --port"))
         hosts = LOOPBACK if host in ALL_ADDRESSES else (*LOOPBACK, host.lower())
-        self._access = Access(self.port, hosts, any_address=host in ALL_ADDRESSES)
-        self._site = Site(RunsFolder(root, only), newest_since=time.time() - 1, tunnel=self.tunnel)
-        config = uvicorn.Config(
-            self._site.app(self._access),
-            http=LimitedConnection,
-            ws="none",
-            backlog=BACKLOG,
-            access_log=False,  # the token would be in it
-            log_level="error",
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=2,
-        )
-        self._server = uvicorn.Server(config)
-        self._site.is_closing = lambda: self._server.should_exit  # it waits for streams to end
+        self.access = Access(self.server_port, hosts, any_address=host in ALL_ADDRESSES)
+        self.page = LivePage(run)
 
     @property
-    def tunnel(self) -> str:
-        """The command that makes the server reachable from another machine; empty if it is."""
-        destination = f"{getpass.getuser()}@{socket.gethostname()}"
-        return f"ssh -L {self.port}:{HOST}:{self.port} {destination}" if self.host in LOOPBACK else ""
-
-    def url(self, path: str = "/") -> str:
-        """Return the URL of a page with the token."""
+    def url(self) -> str:
+        """The URL of the page, with the token."""
         host = HOST if self.host in ALL_ADDRESSES else self.host
         name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self.port}{path}?token={self._access.token}"
+        return f"http://{name}:{self.server_port}/?token={self.access.token}"
 
-    def close(self) -> None:
-        """Give up the port of a server that does not serve."""
-        self._socket.close()
-
-    def serve(self) -> None:
-        """Serve until ``stop``, or an interrupt."""
-        with suppress(KeyboardInterrupt):
-            self._server.run(sockets=[self._socket])
-
-    def stop(self) -> None:
-        """End all streams, and the server. May be called from another thread."""
-        self._server.should_exit = True
-
-
-def _bind(host: str, port: int | None) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    last: OSError | None = None
-    for candidate in range(PORT, PORT + PORTS_TRIED) if port is None else (port,):
-        bound = socket.socket(family)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((host, candidate))
-            bound.listen()
-        except OSError as error:
-            last = error
-            bound.close()
-        else:
-            return bound
-    address = f"{host}:{PORT}" if port is None else f"{host}:{port}"
-    message = f"cannot listen on {address}: {(last.strerror if last else None) or last}"
-    raise ConfigError(Problem("E433", message, hint="Choose another address:  --host, --port"))
-
-
-def lines(server: Server, path: str = "/") -> list[str]:
-    """Return what to tell a user about a server: its URL in a line of its own, and how to reach it from elsewhere."""
-    messages = ["Watch in a browser:", server.url(path)]
-    if server.tunnel:
-        messages += ["From another machine, with the same URL there:", server.tunnel]
-    else:
-        messages.append(
-            f"warning: {server.host} can be reached from other machines, and what is sent is not encrypted. "
-            "Whoever has the URL sees the runs."
+    @property
+    def remote_access(self) -> str:
+        """How the page can be reached from another machine, in words."""
+        if self.host in LOOPBACK:
+            destination = f"{getpass.getuser()}@{socket.gethostname()}"
+            tunnel = f"ssh -L {self.server_port}:{HOST}:{self.server_port} {destination}"
+            return f"From another machine, with the same URL there:\n{tunnel}"
+        return (
+            f"warning: {self.host} can be reached from other machines, and what is sent is not encrypted. "
+            "Whoever has the URL sees the run."
         )
-    return messages
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore browsers that go away in the middle of an answer."""
 
 
-def main() -> None:
-    """Serve as the process beside a run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
-    os.nice(5)  # and so is the processor
-    request = json.loads(sys.stdin.readline())
-    try:
-        server = Server(Path(request["root"]))
-    except EsperError as error:
-        answer = {"problem": error.problems[0].message}
-        print(json.dumps(answer), flush=True)
-        return
-    print(json.dumps({"lines": lines(server, request["page"])}), flush=True)
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
 
-    def wait() -> None:
-        sys.stdin.read()
-        server.stop()
+    server: Server
+    timeout = 10.0  # seconds: a connection that asks for nothing is closed, so that nobody keeps the owner out
 
-    threading.Thread(target=wait, daemon=True).start()
-    server.serve()
+    def do_GET(self) -> None:
+        """Answer with the page, its changes, or a file that it needs."""
+        _, _, path, query, _ = urlsplit(self.path)
+        if refusal := self.server.access.refusal(dict(self.headers.items()), query):
+            self._answer(403, f"{refusal}\n")
+        elif self.server.access.has_token(query):
+            # A redirect takes the token out of the browser's history and of what the page's own requests show.
+            cookie = f"{self.server.access.cookie}; Path=/; HttpOnly; SameSite=strict"
+            self._answer(303, "", **{"Location": "/", "Set-Cookie": cookie})
+        elif path == "/":
+            self._answer(200, self.server.page.html(), "text/html")
+        elif path == "/changes":
+            shown = dict(parse_qsl(query)).get("shown", "")
+            self._answer(200, json.dumps(self.server.page.changes(shown)), "application/json")
+        elif (name := path.removeprefix("/static/")) in FILES and path != name:
+            self._answer(200, render(name), FILES[name])
+        else:
+            self._answer(404, "There is no such page.\n")
 
+    def _answer(self, status: int, text: str, kind: str = "text/plain", **headers: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        kinds = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in {**HEADERS, **kinds, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(OSError):  # the browser is gone
+            self.wfile.write(body)
 
-if __name__ == "__main__":
-    main()
+    def version_string(self) -> str:
+        """Return the name of the server, without versions."""
+        return "esper"
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: the token would be in it."""

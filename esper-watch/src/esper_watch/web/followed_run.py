@@ -1,4 +1,4 @@
-"""Index of runs: read the events of runs while they are written, without ever writing to a run directory.
+"""Following a run: read its events while they are written, without ever writing to its directory.
 
 A ``FollowedRun`` remembers how far it has read. It waits for the rest of a last line that is incomplete, and starts
 again if the file was replaced or cut, as when a run is resumed from a checkpoint. Links in a run directory could lead
@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline import Problem, RunFolderError
-from esper_core.leyline.errors import one_line
 from esper_core.leyline.files import open_regular
 from esper_run import load_run, read_events
-from esper_watch.figures import arm_styles
-from esper_watch.formats import format_percent, format_value
-from esper_watch.headline import facts, headline, lost_seeds
-from esper_watch.history import UNFINISHED, History, is_usable
+from esper_watch.formats import format_percent
+from esper_watch.history import UNFINISHED, History
 from esper_watch.report import read_report
 from esper_watch.sections import Report
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 EVENTS: Final = "events.jsonl"
 OTHERS: Final = ("manifest.json", "summary.json", "config.yaml", "latest")
@@ -46,15 +38,6 @@ LONGEST_LINE: Final = 16 << 20
 TAIL: Final = 512
 """Bytes before the place of reading that are compared, to notice that a file was written anew."""
 
-POINTS: Final = 60
-"""Points of a curve in a list of runs, about."""
-
-KEPT: Final = 4
-"""Runs whose histories stay in memory, at most."""
-
-KEPT_BYTES: Final = 600 << 20
-"""Bytes of events that these runs have together, at most; one of them may have more."""
-
 
 class FollowedRun:
     """A run directory that is read as it grows. Its methods may be called from several threads.
@@ -71,8 +54,6 @@ class FollowedRun:
         self._stamp: tuple[Any, ...] = ()
         self._fault: tuple[int, EsperError] | None = None
         """Size of the file when a line was found that is no event, and the error: what follows is not read."""
-        self.identity = object()
-        """Tells the revisions of this object from those of another one."""
         self.revision = 0
         """Grows with each change."""
         self.size = 0
@@ -210,140 +191,6 @@ class FollowedRun:
             except EsperError:
                 self.history.status = UNFINISHED
         return *_stamp(self.path), self.history.status
-
-
-class RunsFolder:
-    """The runs below a folder, or one of them.
-
-    Args:
-        root: The folder.
-        only: The name of the only run that is shown; None: all of them.
-    """
-
-    def __init__(self, root: Path, only: str | None = None) -> None:
-        self.root = root.resolve()
-        self.only = only
-        self._lock = RLock()
-        self._followed: OrderedDict[str, FollowedRun] = OrderedDict()
-        self._cards: dict[str, tuple[tuple[Any, ...], Card]] = {}
-
-    def names(self) -> list[str]:
-        """Return the names of the run directories, the newest first; not those of links, or that no URL can hold."""
-        try:
-            with os.scandir(self.root) as entries:
-                names = [
-                    entry.name
-                    for entry in entries
-                    if (self.only is None or entry.name == self.only)
-                    and entry.is_dir(follow_symlinks=False)
-                    and entry.name.encode(errors="ignore").decode() == entry.name
-                    and any(Path(entry.path, name).exists() for name in (EVENTS, "manifest.json"))
-                ]
-        except OSError:
-            return []
-        return sorted(names, reverse=True)
-
-    def run(self, name: str) -> FollowedRun | None:
-        """Return the run of this name; None if there is none. No name leads out of the folder."""
-        with self._lock:
-            if name not in self.names():
-                return None
-            followed = self._followed.get(name)
-            if followed is None:
-                followed = self._followed[name] = FollowedRun(self.root / name)
-            self._followed.move_to_end(name)
-            while len(self._followed) > 1 and (
-                len(self._followed) > KEPT or sum(kept_run.offset for kept_run in self._followed.values()) > KEPT_BYTES
-            ):
-                self._followed.popitem(last=False)
-            return followed
-
-    def cards(self, seconds: float) -> list[Card]:
-        """Return what a list of runs shows. Runs for which there is no time left are marked as being read."""
-        deadline, cards = time.monotonic() + seconds, []
-        with self._lock:
-            for name in self.names():
-                stamp = _stamp(self.root / name)
-                stamped_card = self._cards.get(name)
-                if stamped_card is None or stamped_card[0] != stamp or stamped_card[1].status not in FINAL:
-                    if time.monotonic() > deadline:
-                        cards.append(stamped_card[1] if stamped_card else Card(name))
-                        continue
-                    followed = self.run(name)
-                    if followed is None:
-                        continue
-                    followed.refresh(max(0.0, deadline - time.monotonic()))
-                    try:
-                        stamped_card = stamp, card_of(followed)
-                    except Exception as error:  # whatever is in a foreign run, it must not hide the others
-                        reason = one_line(f"{type(error).__name__}: {error}")
-                        stamped_card = stamp, Card(name, "unreadable", f"E430 cannot show this run: {reason}")
-                    if not followed.is_behind:
-                        self._cards[name] = stamped_card
-                cards.append(stamped_card[1])
-        return sorted(cards, key=lambda card: card.started, reverse=True)
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a list of runs shows of one."""
-
-    name: str
-    status: str = "reading"
-    headline: str = ""
-    started: str = ""
-    """When, as ISO 8601."""
-    facts: tuple[tuple[str, str], ...] = ()
-    """How far it is, and what growth gained, each with its name."""
-    metric: str = ""
-    curves: tuple[tuple[str, str | None, tuple[tuple[float, float], ...]], ...] = ()
-    """CSS class, dash pattern and points from 0 to 1 of the curve of each arm."""
-    ends: tuple[tuple[str, str, str | None, str], ...] = ()
-    """Name, CSS class and dash pattern of each arm, and its latest metric."""
-
-
-def card_of(followed: FollowedRun) -> Card:
-    """Return the card of a run."""
-    with followed.lock:
-        if followed.problem is not None:
-            return Card(followed.path.name, "unreadable", f"{followed.problem.code} {followed.problem.message}")
-        if followed.is_behind:
-            return Card(followed.path.name, headline=followed.reading)
-        report = followed.report()
-        history = report.history
-        styles = arm_styles(history.arms)
-        means = {arm: [value for value in history.mean_metric(arm) if is_usable(value)] for arm in history.arms}
-        return Card(
-            name=followed.path.name,
-            status=history.status,
-            headline=report.changed or headline(report),
-            started=str(report.manifest.get("started", "")),
-            facts=(
-                *(("Trouble", text) for text in lost_seeds(history)),
-                *((name, text) for name, text in facts(report) if name != "Cost"),
-            ),
-            metric=report.metric.name,
-            curves=tuple((styles[arm].css_class, styles[arm].dash, line) for arm, line in _lines(means).items()),
-            ends=tuple(
-                (arm, styles[arm].css_class, styles[arm].dash, format_value(report.metric, values[-1]))
-                for arm, values in means.items()
-                if values
-            ),
-        )
-
-
-def _lines(means: Mapping[str, Sequence[float]]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Return the curve of each arm as points from 0 to 1, upwards."""
-    all_values = [value for values in means.values() for value in values]
-    low, high = min(all_values, default=0.0), max(all_values, default=1.0)
-    longest = max(map(len, means.values()), default=1)
-    lines = {}
-    for arm, values in means.items():
-        picked = range(0, len(values), 1 + len(values) // POINTS)
-        lines[arm] = tuple(
-            (at / max(1, longest - 1), (values[at] - low) / (high - low) if high > low else 0.5) for at in picked
-        )
-    return lines
 
 
 def _stamp(run: Path) -> tuple[Any, ...]:

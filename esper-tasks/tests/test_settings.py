@@ -10,7 +10,7 @@ from esper_tasks.hosts import PointwiseMlp, TokenMlp, Transformer, cnn2d
 from esper_tasks.images_synthetic import images_synthetic
 from esper_tasks.marked_sum import marked_sum
 from esper_tasks.mnist1d import mnist1d
-from esper_tasks.own_data import csv_table
+from esper_tasks.own_data import npz
 from esper_tasks.stripes import stripes
 
 IMAGE, SIGNAL = DataShape("image", (3, 16, 16), 8), DataShape("sequence", (1, 40), 10)
@@ -38,9 +38,7 @@ def test_the_seed_determines_the_data_and_global_generators_are_left_alone(task)
         (mnist1d, {"validation": 4000}, "", "Received: 4000"),
         (images_synthetic, {"size": 7}, "size", "greater than or equal to"),
         (marked_sum, {"symbols": 2}, "", r"symbols=2 and length=12 give too few[\s\S]*Received: samples=4500"),
-        (csv_table, {"path": "a.csv", "target": "b", "delimiter": "::"}, "delimiter", "delimiter"),
-        (csv_table, {"path": "a.csv", "target": "b", "delimiter": '"'}, "delimiter", "delimiter"),
-        (csv_table, {"path": "a.csv", "target": "b", "validation": 0.5, "test": 0.45}, "", "validation"),
+        (npz, {"path": "a.npz", "validation": 0.5, "test": 0.45}, "", "validation"),
     ],
 )
 def test_invalid_settings_of_tasks_are_refused(task, settings, place, message):

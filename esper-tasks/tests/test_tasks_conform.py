@@ -19,7 +19,7 @@ from esper_tasks.supervised import drawn_parts
 from esper_testing import parametrize_with_checks
 from esper_testing.components import components_of
 
-REQUIRE_SETTINGS = ("csv", "npz")  # their own tests check them, with data
+REQUIRE_SETTINGS = ("npz",)  # their own tests check them, with data
 
 
 @parametrize_with_checks([component for component in components_of("tasks") if component.short not in REQUIRE_SETTINGS])
@@ -30,7 +30,7 @@ def test_it_conforms(check, request):
 
 
 NAMES = (
-    *("bytes", "cnn1d", "cnn2d", "csv", "digits", "images-synthetic", "marked-sum", "mlp", "mnist1d"),
+    *("bytes", "cnn1d", "cnn2d", "digits", "images-synthetic", "marked-sum", "mlp", "mnist1d"),
     *("mnist1d-shuffled", "npz", "pointwise-mlp", "stripes"),
     *("token-mlp", "transformer", "wide-cnn1d"),
 )

@@ -28,18 +28,18 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
     esper = [sys.executable, "-m", "esper_run"]
     sizes = ["--set", "environments=2", "--set", "episode.steps=30", "--set", "episode.batches=16"]
-    training = subprocess.Popen(
-        [*esper, "run", "plugins.yaml", "--quiet", "--runs-dir", folder, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    server = None
-    try:
-        path = wait_for(lambda: next(folder.glob("*/events.jsonl"), None)).parent
-        server = subprocess.Popen([*esper, "watch", "--runs-dir", folder], stderr=subprocess.PIPE, text=True)
-        yield training, next(line.strip() for line in server.stderr if line.startswith("http")), path
-    finally:
-        for process in filter(None, (training, server)):
-            process.kill()
-            process.wait()
+    run = [*esper, "run", "plugins.yaml", "--quiet", "--runs-dir", folder, *sizes]
+    watch = [*esper, "watch", "--runs-dir", folder]
+    with subprocess.Popen(run, cwd=ROOT, stdout=subprocess.DEVNULL) as training:
+        try:
+            path = wait_for(lambda: next(folder.glob("*/events.jsonl"), None)).parent
+            with subprocess.Popen(watch, stderr=subprocess.PIPE, text=True) as server:
+                try:
+                    yield training, next(line.strip() for line in server.stderr if line.startswith("http")), path
+                finally:
+                    server.kill()
+        finally:
+            training.kill()
 
 
 def wait_for(attempt, seconds=SECONDS):

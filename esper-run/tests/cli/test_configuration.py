@@ -1,8 +1,4 @@
-"""``esper check`` and ``schema``: problems and warnings are printed, names suggested."""
-
-import json
-import re
-from typing import Any
+"""``esper check``: problems and warnings are printed, names suggested."""
 
 import pytest
 
@@ -92,57 +88,3 @@ def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_pat
     report = answer.json
     assert (answer.status, report["ok"], [problem["code"] for problem in report["problems"]]) == (2, False, ["E205"])
     assert [problem["code"] for problem in report["warnings"]] == ["E210", "E223"]
-
-
-@pytest.fixture
-def schema(esper, install) -> dict[str, Any]:
-    """The schema with a plugin beside the first-party ones."""
-    install("extra", EXTRA.format(width=3))
-    answer = esper("schema")
-    assert (answer.status, answer.err) == (0, "")
-    assert answer.json == esper("schema", "--json").json
-    return answer.json
-
-
-def suggestions(names: dict[str, Any]) -> dict[str, str]:
-    *constants, otherwise = names["anyOf"]
-    assert otherwise["type"] == "string"
-    return {constant["const"]: constant["description"] for constant in constants}
-
-
-def test_schema_has_required_keys_descriptions_and_no_dangling_reference(schema) -> None:
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert {"task", "host", "slots"} <= set(schema["required"])
-    assert schema["$defs"]["SlotConfig"]["required"] == ["blueprints"]
-    assert schema["$defs"]["use-task"]["anyOf"][1]["required"] == ["use"]
-    assert schema["properties"]["environments"]["description"].startswith("Environments of each arm")
-    assert schema["properties"]["task"] == {"description": "Data, loss and metric.", "$ref": "#/$defs/use-task"}
-    assert schema["additionalProperties"] is False
-    references = set(re.findall(r'"\$ref": "#/\$defs/([^"]+)"', json.dumps(schema)))
-    assert references
-    assert references <= set(schema["$defs"])
-
-
-@pytest.mark.members
-def test_installed_names_are_suggested_short_where_that_is_unique(schema) -> None:
-    tasks = suggestions(schema["$defs"]["use-task"]["anyOf"][0])
-    assert tasks["wide"] == tasks["extra/wide"] == "Wide.  (esper-extra 1.0)"
-    assert {"mnist1d", "tasks/mnist1d"} <= set(tasks)
-    blueprints = suggestions(schema["$defs"]["SlotConfig"]["properties"]["blueprints"]["items"])
-    assert "conv_light" not in blueprints
-    assert {"blueprints/conv_light", "extra/conv_light"} <= set(blueprints)
-
-
-def test_schema_of_settings_depends_on_the_component_and_the_plugin(schema) -> None:
-    mapping = schema["$defs"]["use-task"]["anyOf"][1]
-    by_name = {name: rule["then"] for rule in mapping["allOf"] for name in rule["if"]["properties"]["use"]["enum"]}
-    reference = by_name["wide"]["properties"]["settings"]["$ref"].removeprefix("#/$defs/")
-    assert schema["$defs"][reference]["properties"]["width"]["description"] == "How wide."
-    assert schema["$defs"][f"{reference}.Inner"]["properties"]["depth"]["default"] == 1
-    lost = by_name["extra/lost"]["properties"]["settings"]
-    assert lost["type"] == "object"
-    assert 'task "extra/lost" (esper-extra 1.0) has settings that cannot be loaded' in lost["description"]
-    settings = schema["$defs"]["PluginsConfig"]["properties"]["settings"]
-    assert settings["properties"] == {"extra": {"$ref": "#/$defs/plugin.extra"}}
-    assert settings["additionalProperties"]
-    assert schema["$defs"]["plugin.extra"]["properties"]["every"]["description"] == "How often."

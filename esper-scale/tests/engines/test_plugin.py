@@ -11,11 +11,3 @@ def test_workers_of_a_cluster_cannot_be_on_a_gpu(tmp_path):
     (tmp_path / "run.yaml").write_text(f"{STRIPES}engine: ray\ndevices: [cuda, cpu]\n")
     with pytest.raises(ConfigError, match=r"E114 workers of engine ray compute on CPUs, received cuda\n.*devices"):
         prepare(tmp_path / "run.yaml")
-
-
-def test_editors_know_the_settings_of_ray(esper):
-    schema = esper("schema").json
-    assert "wait_seconds" in schema["$defs"]["engine.ray"]["properties"]
-    assert {"const": "processes", "description": "Worker processes on this machine's CPU."} in (
-        schema["properties"]["engine"]["anyOf"][0]["anyOf"]
-    )

@@ -6,7 +6,7 @@
     marked_sum         tokens whose answer needs attention between them
     byte_text          the next byte of Python's help texts
     digits             scikit-learn's digits
-    own_data           your own arrays (npz) and tables (csv)
+    own_data           your own arrays (npz)
     text               a trained sentence encoder and reviews, from optional packages; no task
     supervised         Classification and Regression, which all tasks are, and how data are split
     hosts              MLPs, convolutional networks and a small transformer

@@ -1,12 +1,10 @@
-"""Tasks of the user's own data: arrays from an .npz or a folder of .npy files, and tables from a CSV file.
+"""The task of the user's own data: arrays from an .npz or a folder of .npy files.
 
 Files are never unpickled. Data that cannot be used are refused, with the setting to change.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -19,26 +17,26 @@ import torch
 
 from esper_core.leyline import SettingError, Split
 from esper_core.leyline.errors import nearest, suggestion
-from esper_tasks.settings import CsvSettings, NpzSettings
+from esper_tasks.settings import NpzSettings
 from esper_tasks.supervised import Classification, Regression, drawn_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from esper_core.leyline import SiteKind, SplitName
-    from esper_tasks.settings import Column, OwnDataSettings
+    from esper_tasks.settings import OwnDataSettings
 
 
 def refuse(setting: str, message: str, hint: str | None = None) -> NoReturn:
     """Raise SettingError (E120); ``hint`` says what to do, and ends with what was received.
 
-    >>> refuse("path", 'there is no file "a.csv"', "Received: a.csv")
+    >>> refuse("path", 'there is no file "a.npz"', "Received: a.npz")
     Traceback (most recent call last):
-    esper_core.leyline.errors.SettingError: E120 there is no file "a.csv"
+    esper_core.leyline.errors.SettingError: E120 there is no file "a.npz"
       path
-      Received: a.csv
+      Received: a.npz
     """
     raise SettingError(setting, message, hint)
 
@@ -293,104 +291,3 @@ def _kind(train: Examples, settings: NpzSettings) -> SiteKind:
         hint = f"Received: {inputs.dtype}, smallest value {inputs.min()}"
         refuse("inputs", "symbols must be integers from 0", hint)
     return kind
-
-
-def csv_table(**settings: Any) -> Classification | Regression:
-    """Load your own table and predict one column from the others, which are numbers. Inputs (N, features).
-
-    settings: those of ``CsvSettings``.
-    """
-    checked = CsvSettings.model_validate(settings)
-    examples = _examples_table(_read(found(checked.path, "path"), checked), checked)
-    return own_task(parted_by_lot(examples, checked), "vector", checked)
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """The cells of a file, as text: each row with its line."""
-
-    place: Path
-    columns: tuple[str, ...]
-    rows: tuple[tuple[int, list[str]], ...]
-
-    def column(self, name: Column, setting: str) -> int:
-        """Return the index of the column of this name; raise SettingError if there is none."""
-        if str(name) not in self.columns:
-            hint = suggestion(str(name), self.columns)
-            if len(self.columns) == 1:
-                hint = (
-                    f'The whole line is one cell: "{self.columns[0][:60]}". Set delimiter, for example to ";" or "\\t".'
-                )
-            refuse(setting, f'there is no column "{name}" in "{self.place}"', hint)
-        return self.columns.index(str(name))
-
-
-def _read(place: Path, settings: CsvSettings) -> _Table:
-    try:
-        with place.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=settings.delimiter, strict=True)
-            rows = tuple((reader.line_num, row) for row in reader if row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        refuse("path", f'"{place}" cannot be read: {error}', "It must be UTF-8 text.")
-    if len(rows) < 2:
-        refuse("path", f'"{place}" has no examples', f"Received: {len(rows)} lines that are not empty")
-    if settings.header:
-        columns, rows = tuple(cell.strip() for cell in rows[0][1]), rows[1:]
-    else:
-        columns = tuple(str(number + 1) for number in range(len(rows[0][1])))
-    twice = [name for name in columns if columns.count(name) > 1]
-    if twice:
-        hint = "If the first line is not a header, write  header: false"
-        refuse("header", f'several columns of "{place}" are called "{twice[0]}"', hint)
-    for line, row in rows:
-        if len(row) != len(columns):
-            refuse("path", f"{place}:{line} has {len(row)} cells, the first line has {len(columns)}")
-    return _Table(place, columns, rows)
-
-
-def _examples_table(table: _Table, settings: CsvSettings) -> Examples:
-    target = table.column(settings.target, "target")
-    left_out = {target, *(table.column(name, "ignore") for name in settings.ignore)}
-    features = [place for place in range(len(table.columns)) if place not in left_out]
-    if not features:
-        hint = f"Columns: {', '.join(table.columns)}"
-        refuse("target", "no column is left to predict the target from", hint)
-    inputs = np.array([[_number(table, line, row, place) for place in features] for line, row in table.rows])
-    if settings.predict == "number":
-        targets = np.array([_number(table, line, row, target) for line, row in table.rows])
-        return Examples(inputs, targets)
-    return Examples(inputs, _labels(table, target))
-
-
-def _number(table: _Table, line: int, row: Sequence[str], place: int) -> float:
-    text = row[place].strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        _refuse_cell(table, line, place, text)
-    return number
-
-
-def _refuse_cell(table: _Table, line: int, place: int, text: str) -> NoReturn:
-    name = table.columns[place]
-    if text == "":
-        refuse("path", f'{table.place}:{line}: column "{name}" is empty', "Fill it in, or delete the line.")
-    hint = f'Received: "{text[:60]}". Ignore a column of texts:  ignore: ["{name}"]'
-    if line == 1:
-        hint += "\nIf the first line names the columns, write  header: true"
-    refuse("path", f'{table.place}:{line}: column "{name}" is not a finite number', hint)
-
-
-def _labels(table: _Table, target: int) -> NDArray[np.int64] | NDArray[np.str_]:
-    """Return the classes: as whole numbers if all are, else as texts, so that 10 comes after 9."""
-    labels = [row[target].strip() for _, row in table.rows]
-    for (line, _), label in zip(table.rows, labels, strict=True):
-        if label == "":
-            message = f'{table.place}:{line}: column "{table.columns[target]}" is empty'
-            refuse("path", message, "Each example needs its class: fill it in, or delete the line.")
-    try:
-        return np.array([int(label) for label in labels], dtype=np.int64)
-    except (ValueError, OverflowError):
-        return np.array(labels)

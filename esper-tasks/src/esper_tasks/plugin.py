@@ -36,7 +36,6 @@ TASKS: Final = {
         "The digits of scikit-learn, which must be installed; nearly linear, for a quick look.",
     ),
     "npz": ("own_data:npz", "Npz", "Arrays of your own, from an .npz or a folder of .npy files."),
-    "csv": ("own_data:csv_table", "Csv", "A table of your own: one column is predicted from the others."),
 }
 """Module and function of each task by its name, the name of its settings, and its summary."""
 

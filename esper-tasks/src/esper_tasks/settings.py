@@ -15,7 +15,6 @@ OddWidth = Literal[1, 3, 5, 7]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Predicted = Literal["class", "number"]
 RiddleKind = Literal["near", "far", "value", "joint", "easy"]
-Column = Annotated[str | int, Field(description="Name of a column, or its number without a header.")]
 
 
 class Settings(BaseModel):
@@ -139,18 +138,6 @@ class NpzSettings(OwnDataSettings):
     kind: SiteKind | None = Field(
         default=None, description="Kind of the inputs; null: vector, sequence or image, by their dimensions."
     )
-
-
-class CsvSettings(OwnDataSettings):
-    """Settings of ``csv``."""
-
-    path: str = Field(min_length=1, description="The file, in UTF-8; relative to the current folder.")
-    target: Column = Field(description="Column to predict: its name, or its number without a header.")
-    header: bool = Field(
-        default=True, description="Whether the first line names the columns; otherwise they are called 1, 2, …"
-    )
-    delimiter: str = Field(default=",", pattern=r'^[^"\r\n]$', description='Separator of cells: ",", ";", "\\t".')
-    ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(default=(), description="Columns to ignore.")
 
 
 class PointwiseMlpSettings(Settings):

@@ -67,8 +67,8 @@ def esper_plugin_info() -> PluginInfo:  # type: ignore[empty-body]
 def esper_settings_model() -> type[BaseModel]:  # type: ignore[empty-body]
     """Return the pydantic model of the plugin's own settings: ``plugins.settings: {PLUGIN-ID: {…}}``.
 
-    Called once, while plugins are loaded. The model must be valid with its defaults alone. It becomes part of
-    ``esper schema``, and its validated instance is passed to ``esper_configured``.
+    Called once, while plugins are loaded. The model must be valid with its defaults alone. Its
+    validated instance is passed to ``esper_configured``.
 
         class Settings(BaseModel):
             folder: str = "traces"

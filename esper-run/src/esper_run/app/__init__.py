@@ -18,7 +18,6 @@ What is here:
     checkpoints: when a checkpoint is written, what is in it, and where a run resumes.
     interrupts: SIGINT, SIGTERM and SIGHUP finish the step in progress.
     runtime: threads and memory allocator of the process.
-    schema: the JSON schema of a configuration, for editors.
 
 What is not here: the training loop (``trainer``), the files of a run (``runs``), and commands (``cli``).
 

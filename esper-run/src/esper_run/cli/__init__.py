@@ -3,7 +3,7 @@
 What is here:
     main: finds and runs a command, also one of another package, and exits with a status.
     run: ``esper run`` and ``esper resume``.
-    configuration: ``esper check`` and ``esper schema``.
+    configuration: ``esper check``.
     plugins: ``esper plugins`` and ``esper components``.
     runs: ``esper runs``.
     exits: ends the process with the command's own status, whatever components do.

@@ -1,8 +1,7 @@
-"""``esper check`` and ``esper schema``: check a configuration without running it, and its schema for editors."""
+"""``esper check``: check a configuration without running it."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import click
 
 from esper_core.leyline.errors import EsperError
 from esper_run.app.resolution import unmarked_hooks
-from esper_run.cli.output import print_json, print_line, print_problems
+from esper_run.cli.output import print_json, print_problems
 from esper_run.cli.run import build, config_file, load, overlay_option, set_option
 
 if TYPE_CHECKING:
@@ -64,19 +63,3 @@ def _warnings(plugins: Plugins) -> list[Problem]:
     problems = [problem for record in fallen for problem in record.problems]
     damaged = (problem for problem in plugins.problems if problem.code == "E223")
     return list(dict.fromkeys([*problems, *damaged, *unmarked_hooks(plugins)]))
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print it on one line.")
-def schema(*, as_json: bool) -> None:
-    """Print the JSON schema of a configuration, for editors.
-
-    \b
-    esper schema > esper.schema.json
-    # yaml-language-server: $schema=esper.schema.json      at the top of plugins.yaml
-    """
-    from esper_core.plugins import load_plugins
-    from esper_run.app.schema import config_schema
-
-    json_schema = config_schema(load_plugins())
-    print_json(json_schema) if as_json else print_line(json.dumps(json_schema, indent=2))

@@ -44,7 +44,6 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
         "esper_run.cli.plugins:components",
         "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
     ),
-    "schema": ("esper_run.cli.configuration:schema", "Print the JSON schema of a configuration, for editors."),
 }
 """The core's commands in the order of ``esper --help``: where each is, as ``module:attribute``, and its help."""
 

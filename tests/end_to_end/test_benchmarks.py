@@ -80,3 +80,13 @@ def test_a_gardener_on_a_frozen_transformer_copies_nothing_that_is_frozen():
 
     *memory, _ = adapters.figures(1)
     assert [figure.key for figure in memory if not figure.is_within_bound] == []
+
+
+@pytest.mark.slow
+@pytest.mark.library("peft")
+def test_a_set_ends_where_adapters_end_that_are_there_from_the_start():
+    from benchmarks import adapters
+
+    loss, parameters, *_ = adapters.set_beside_peft([0])
+    assert loss.is_within_bound
+    assert parameters.is_within_bound

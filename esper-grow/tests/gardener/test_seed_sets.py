@@ -108,6 +108,12 @@ def test_members_that_cost_more_than_they_gain_are_pruned_and_the_rest_is_kept()
     assert len(world.gardener.optimizer.state) == 4
 
 
+def test_a_member_that_seems_to_cost_little_more_than_it_gains_does_not_hold_the_set_back():
+    look = World(growth={"price": {"per_parameter": 1.5e-3}}, steps=13).epochs(8)[-1].together
+    assert look.missed[-1][1] < 32 * 1.5e-3
+    assert look.kept
+
+
 def test_of_two_that_do_the_same_one_stays():
     """Each can be left out, since the other does its work; both together cannot."""
     world = World(growth={"price": {"per_parameter": 3e-3}}, steps=13)

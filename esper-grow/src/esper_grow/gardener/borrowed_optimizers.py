@@ -148,10 +148,17 @@ class BorrowedOptimizers(OptimizerKeeper):
         self._positions: dict[int, GroupPosition] = {}
         """For each parameter of a living seed, by its id, the group that it will join."""
         self._views = [bare_copy(lender) for lender in self._lenders]
+        self._in_model: tuple[nn.Parameter, ...] | None = None
+        """The model's parameters, listed once between changes and calls of ``tend``: that is slow in large models."""
+
+    def _listed(self) -> tuple[nn.Parameter, ...]:
+        if self._in_model is None:
+            self._in_model = tuple(self._model.parameters())
+        return self._in_model
 
     def owned_by_host(self) -> tuple[OwnedParameters, ...]:
         """Return what the user's optimizers hold of the model: host and fossils. Other parameters are left out."""
-        ids = {id(parameter) for parameter in self._model.parameters()}
+        ids = set(map(id, self._listed()))
         owners = []
         for lender, view in zip(self._lenders, self._views, strict=True):
             members = [[member for member in group["params"] if id(member) in ids] for group in lender.param_groups]
@@ -171,7 +178,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for parameter in self._model.parameters():
+        for parameter in self._listed():
             parameter.grad = None
 
     def host_gradients(self) -> list[Tensor]:
@@ -232,6 +239,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
         def put_back() -> None:
             self.seeds, self._owners_of_seeds, self._positions = seeds, of_seeds, positions
+            self._in_model = None
             for position, members in held:
                 lender, group = self._group_at(position)
                 for joined in group["params"][len(members["params"]) :]:
@@ -242,7 +250,8 @@ class BorrowedOptimizers(OptimizerKeeper):
         return put_back
 
     def open_step(self) -> None:
-        """Do nothing: schedules are the user's."""
+        """List the model's parameters anew, which the user may have changed; schedules are the user's."""
+        self._in_model = None
 
     def step(self, blended: Iterable[int]) -> None:
         """Take one step of the host, of its fossils, and of the ``blended`` seeds, clipped together as in the loop."""
@@ -364,12 +373,14 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def _set_owners(self, number: int, owners: Sequence[OwnedBySeed]) -> None:
         self.seeds[number], self._owners_of_seeds[number] = owners[0], tuple(owners)
+        self._in_model = None
 
     def _forget(self, number: int) -> None:
         for owner in self._owners_of_seeds.pop(number):
             for parameter in owner.parameters:
                 self._positions.pop(id(parameter), None)
         del self.seeds[number]
+        self._in_model = None
 
 
 @contextmanager

@@ -9,8 +9,9 @@ own with the error probability of the gate before blending, since a place that l
 
     pruned  members whose upper bound lies below their price: as many of them as may be left out *together* for less
             than the sum of their prices, so that of two that do the same one stays
-    kept    the rest, in one step, once the gate of the set is open and each member seems to pay, by the mean of its
-            gain; or with the last planned ``tend``, in which a set whose gate is closed is pruned
+    kept    the rest, in one step, once the gate of the set is open and what members seem to cost above their mean
+            gains is together little of what the set gains; or with the last planned ``tend``, in which a set whose gate
+            is closed is pruned
 
 To leave out n members takes n passes over the validation data, which begin behind the member that is left out. So this
 is done only as often as it takes no more than a share of the training so far.
@@ -48,6 +49,10 @@ PASSES: Final = 3, 2
 
 BEHIND: Final = 0.8
 """Share of a pass that leaving out a member takes, on average: measured with 36 places in an encoder of six layers."""
+
+LITTLE: Final = 0.05
+"""Share of what the set gains that members may seem to cost in all when it is kept: to wait until the last of them is
+sure costs a second pass in each step of the loop."""
 
 SPARED: Final = "left out, it is not missed: at most {:.4f} nats are lost"
 GERMINATED: Final = Reason(Cause.SET, "with the set")
@@ -207,7 +212,7 @@ class SeedSet:
             for change in garden.remove(Reason(Cause.SET, SPARED.format(upper)), number=number)
         ]
         left, is_open = self._members, opinion is not None and opinion.opens
-        settled = gates.open or last or (bool(self._losses) and not changes and all(map(self._seems_to_pay, left)))
+        settled = gates.open or last or (bool(self._losses) and not changes and self._is_worthwhile(left, opinion))
         kept = bool(left) and is_open and settled
         if kept:
             changes += garden.keep_set(self._number, step, KEPT)
@@ -217,11 +222,11 @@ class SeedSet:
         self._look = replace(self._look, pruned=pruned, kept=kept)
         return changes
 
-    def _seems_to_pay(self, member: tuple[Any, Seed]) -> bool:
-        opinion = self._network.garden.gates.opinion(member[1])
-        if opinion is None or opinion.evidence is None or opinion.price is None:
-            return False
-        return opinion.evidence.mean >= opinion.price
+    def _is_worthwhile(self, members: Sequence[tuple[Any, Seed]], opinion: Opinion | None) -> bool:
+        """Return whether what members seem to cost above their gains is little of what the set gains."""
+        gates = self._network.garden.gates
+        wasted = sum(max(0.0, -gates.lead(seed)) for _, seed in members)
+        return opinion is not None and opinion.evidence is not None and wasted <= LITTLE * opinion.evidence.lower
 
     def _not_missed(self, members: Sequence[tuple[Any, Seed]]) -> list[tuple[int, float]]:
         """Return the members to prune, by number, with upper bounds on what is lost with each of them alone."""

@@ -30,8 +30,8 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     Seeds that change torch's modes are found by comparing with the usual ones, so the loop's own dtype is suspended.
     So are hooks that step an optimizer as soon as a gradient is computed.
     """
-    device = Host(model).device
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    device = gradients[0][0].device if gradients else Host(model).device
     hooks = [(parameter, getattr(parameter, _STEPPING_HOOKS)) for parameter, _ in gradients]
     hooks = [(parameter, registered) for parameter, registered in hooks if registered]
     dtype = torch.get_default_dtype()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -19,6 +21,8 @@ from esper_run.options import PathOrURL, run_name, runs_dir_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from esper_watch.web.server import Server
+
 SECONDS_BETWEEN_FETCHES: Final = 10.0
 """How often the copy of a stored run that is watched is updated."""
 
@@ -31,7 +35,16 @@ SECONDS_BETWEEN_FETCHES: Final = 10.0
     "--port", type=click.IntRange(0, 65535), help="Listen on this port.  [default: the first free one from 6174 on]"
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open a browser.")
-def watch(run: Path | str | None, runs_dir: Path | str, host: str, port: int | None, *, open_browser: bool) -> None:
+@click.option("--beside", type=int, hidden=True, help="End with this process, whose run it is, and not by Ctrl-C.")
+def watch(
+    run: Path | str | None,
+    runs_dir: Path | str,
+    host: str,
+    port: int | None,
+    beside: int | None,
+    *,
+    open_browser: bool,
+) -> None:
     """Serve the page of a run, which follows the run live, until Ctrl-C.
 
     The run may be going on, be finished, or have been killed. Without RUN it is the newest below --runs-dir. Of a
@@ -46,8 +59,18 @@ def watch(run: Path | str | None, runs_dir: Path | str, host: str, port: int | N
         threading.Timer(0.5, webbrowser.open, [server.url]).start()
     if isinstance(run, str) or isinstance(runs_dir, str):
         threading.Thread(target=_keep_fetching, args=(run, runs_dir), daemon=True).start()
+    if beside is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run first, which the page still shows
+        threading.Thread(target=_end_with, args=(beside, server), daemon=True).start()
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()
+
+
+def _end_with(parent: int, server: Server) -> None:
+    """End a server once the process that started it has ended, however it did."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    server.shutdown()
 
 
 def _newest(runs_dir: Path | str) -> Path:

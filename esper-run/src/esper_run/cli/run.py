@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.plugins import Plugins
+    from esper_core.telemetry import Listener
     from esper_run.app.compose import Composition
     from esper_run.app.run import Outcome
     from esper_run.config import LoadedConfig
@@ -48,6 +49,8 @@ _address_option = click.option(
     "--address",
     help="The cluster of --engine ray; default: one on this machine. Short for --set engine.settings.address=…",
 )
+_watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
+_open_option = click.option("--open", "open_browser", is_flag=True, help="With --watch: open a browser.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 
 
@@ -59,6 +62,8 @@ class Execution:
     address: str | None
     quiet: bool
     as_json: bool
+    watch: bool
+    open_browser: bool
 
     def overriding(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Return overrides with the engine that was asked for, and the cluster."""
@@ -74,9 +79,12 @@ def _execution_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def collect(*arguments: Any, **named: Any) -> None:
         execution = Execution(**{name: named.pop(name) for name in names})
+        if execution.open_browser and not execution.watch:
+            msg = "--open needs --watch"
+            raise click.UsageError(msg)
         command(*arguments, execution=execution, **named)
 
-    for option in (_json_option, _quiet_option, _address_option, _engine_option):
+    for option in (_open_option, _watch_option, _json_option, _quiet_option, _address_option, _engine_option):
         collect = option(collect)
     return collect
 
@@ -125,8 +133,7 @@ def run(
         _print_plan(composition, as_json=execution.as_json)
         return
     execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
-    status = _execute_and_show(execute, quiet=execution.quiet, as_json=execution.as_json)
-    click.get_current_context().exit(status)
+    click.get_current_context().exit(_execute_and_show(execute, runs_dir, execution))
 
 
 @click.command()
@@ -163,8 +170,7 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
     from esper_run.app.run import resume as resume_composition
 
     execute = partial(resume_composition, composition, record)
-    status = _execute_and_show(execute, quiet=execution.quiet, as_json=execution.as_json)
-    click.get_current_context().exit(status)
+    click.get_current_context().exit(_execute_and_show(execute, record.path.parent, execution))
 
 
 def config_file(path: Path) -> Path:
@@ -232,26 +238,31 @@ def _seconds(loaded: LoadedConfig) -> float:
     return PREPARATION_SECONDS if patience == "auto" else max(PREPARATION_SECONDS, patience)
 
 
-def _execute_and_show(execute: partial[Outcome], *, quiet: bool, as_json: bool) -> int:
+def _execute_and_show(execute: partial[Outcome], runs_dir: Path, execution: Execution) -> int:
     """Run or resume with progress on stderr, and print the outcome, even if it could not be written.
 
     Returns the exit code.
     """
     from esper_run.cli.output import print_outcome
+    from esper_run.cli.page_beside import PageBeside
     from esper_run.cli.plain_progress import PlainLines
 
     outcomes: list[Outcome] = []
+    page = PageBeside(runs_dir, open_browser=execution.open_browser) if execution.watch else None
+    shown: list[Listener] = [] if execution.quiet else [PlainLines()]
     try:
         execute(
             argv=sys.argv,
-            listeners=[] if quiet else [PlainLines()],
+            listeners=shown if page is None else [page, *shown],
             on_outcome=outcomes.append,
             on_warning=lambda text: print_warnings([text]),
         )
     finally:
         for outcome in outcomes:
             print_problems(outcome.problems)
-            print_json(outcome.as_json()) if as_json else print_outcome(outcome)
+            print_json(outcome.as_json()) if execution.as_json else print_outcome(outcome)
+    if page is not None:
+        page.wait()
     return max((outcome.exit_code for outcome in outcomes), default=0)
 
 

@@ -57,7 +57,8 @@ class Model(nn.Module):
         (["up", "q_proj"], UP + Q),
         ("blocks.*.mlp.up", UP),
         ("head", ["head"]),
-        ("q_prj", r'E313 .*"q_prj"(?s:.)*q_proj, up, head'),
+        ("q_prj", r'E313 .*"q_prj"(?s:.)*Did you mean "q_proj"\?(?s:.)*q_proj, up, head'),
+        ("all-lnear", 'Did you mean "all-linear"'),
     ],
 )
 def test_layers_are_found_by_what_they_are_for_or_by_name(projection, where, slots):

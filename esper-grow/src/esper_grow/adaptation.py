@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from esper_core.growth import Host
-from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_core.leyline.errors import GraftError, GrowthError, Problem, nearest
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
@@ -66,15 +66,13 @@ def adapters(
         blocks = [name for name in layers if any(part.isdecimal() for part in name.split("."))] or layers
         chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
         if not chosen:
-            msg = f'"{where}"'
-            raise _no_layer(msg, layers)
+            raise _no_layer(where, layers)
     else:
         chosen = []
         for name in [where] if isinstance(where, str) else where:
             matching = [layer for layer in layers if layer == name or layer.endswith(f".{name}") or _fits(layer, name)]
             if not matching:
-                msg = f'"{name}"'
-                raise _no_layer(msg, layers)
+                raise _no_layer(name, layers)
             chosen += matching
     names = list(dict.fromkeys(chosen))
     if block is None:
@@ -167,7 +165,10 @@ def _is_of_attention(name: str) -> bool:
     return any(part in name.lower() for part in _OF_ATTENTION)
 
 
-def _no_layer(where: str, layers: Sequence[str]) -> GraftError:
-    message = f"no linear layer of the model is meant by {where}"
-    ends = dict.fromkeys(name.rpartition(".")[2] for name in layers)
-    return GraftError(Problem("E313", message, hint=f"Its linear layers end in: {', '.join(ends) or 'there are none'}"))
+def _no_layer(name: str, layers: Sequence[str]) -> GraftError:
+    message = f'no linear layer of the model is meant by "{name}"'
+    ends = list(dict.fromkeys(layer.rpartition(".")[2] for layer in layers))
+    groups = [group for group in (ALL, ATTENTION, MLP) if group != name]
+    close = nearest(name, groups + ends)
+    hint = f"Its linear layers end in: {', '.join(ends) or 'there are none'}"
+    return GraftError(Problem("E313", message, hint=f'Did you mean "{close}"? {hint}' if close else hint))

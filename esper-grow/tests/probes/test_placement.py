@@ -97,6 +97,8 @@ def test_too_small_a_budget_ranks_and_says_how_long_it_takes(world) -> None:
     short = placed(world, budget=1e-6)
     assert (short.verdict, short.steps, len(short.places)) == ("undecided", 3, 3)
     assert "It needs about" in short.reason
+    with pytest.raises(EsperError, match=r"E351 .*decides nothing yet: Undecided"):
+        replace(short, places=tuple(replace(place, order=1) for place in short.places)).to_peft()
     assert placed(world, steps=1).reason.endswith("training for 1 step is too short. Pass steps=30 at least.")
 
 

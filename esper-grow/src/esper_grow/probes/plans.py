@@ -117,18 +117,18 @@ class AdapterPlan:
         """Return the arguments with which a ``Gardener`` grows what is planned.
 
         Raises:
-            GrowthError: Nothing is planned (E351).
+            GrowthError: Nothing is planned, or the plan is undecided (E351).
         """
-        self._refuse_empty()
+        self._refuse_unusable()
         return {"slots": self.slots, "blueprints": [self.blueprint]}
 
     def to_peft(self) -> dict[str, Any]:
         """Return the arguments of a ``peft.LoraConfig`` that adapts the layers of the plan alone.
 
         Raises:
-            GrowthError: Nothing is planned (E351), or PEFT has no such adapter (E337).
+            GrowthError: Nothing is planned, or the plan is undecided (E351), or PEFT has no such adapter (E337).
         """
-        self._refuse_empty()
+        self._refuse_unusable()
         if self.peft is None:
             message = f"PEFT has no LoRA that computes what {self.blueprint} does"
             raise GrowthError(Problem("E337", message, hint="Place LoRA, or grow the adapters with a Gardener."))
@@ -145,7 +145,10 @@ class AdapterPlan:
         data: dict[str, Any] = finite(asdict(self))
         return data
 
-    def _refuse_empty(self) -> None:
+    def _refuse_unusable(self) -> None:
+        if self.verdict == "undecided":
+            hint = "Measure longer, or name slots yourself with adapters(model, …); plan.slots has the best so far."
+            raise GrowthError(Problem("E351", f"the plan decides nothing yet: {self.reason}", hint=hint))
         if not self.slots:
             hint = "Place more ranks or longer: rank=…, steps=…; or name slots yourself with adapters(model, …)."
             raise GrowthError(Problem("E351", f"the plan has no adapters: {self.reason}", hint=hint))

@@ -96,13 +96,24 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(how):
     assert same(*states)
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3, 5])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, epochs):
-    uninterrupted, first, second = (new(planned("stem", keep=4)) for _ in range(3))
+SET: dict[str, Any] = {"blueprints": ["conv_light"], "together": True, "steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("grow", "epochs", "outcome"),
+    [
+        *((planned("stem", keep=4), epochs, "is kept") for epochs in (1, 2, 3, 5)),
+        (SET, 2, "is pruned"),  # too few examples to judge by
+        ({**SET, "growth": {"gates": "off"}}, 1, ""),
+    ],
+    ids=["1", "2", "3", "5", "a living set", "a kept set"],
+)
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, grow, epochs, outcome):
+    uninterrupted, first, second = (new(grow) for _ in range(3))
     torch.manual_seed(5)
     expected = uninterrupted.train(7)
     random = torch.get_rng_state()
-    assert "is kept" in expected[4]
+    assert outcome in expected[4]
     torch.manual_seed(5)
     seen = first.train(epochs)
     first.accelerator.save_state(str(tmp_path))

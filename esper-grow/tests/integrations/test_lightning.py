@@ -221,6 +221,18 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epo
     assert torch.equal(resumed.random, uninterrupted.random)
 
 
+@pytest.mark.parametrize(("gates", "kept"), [("strict", 0), ("off", 1)])
+def test_a_set_that_germinates_together_resumes_to_the_bit(world, tmp_path, gates, kept):
+    """While it lives, since there are too few examples to judge by, and when it was kept."""
+    together = {"blueprints": ["conv_light"], "together": True, "steps": 3, "growth": {"gates": gates}}
+    whole = world.fit(4, together)
+    world.fit(1, together, folder=tmp_path)
+    resumed = world.fit(4, together, path=tmp_path / "last.ckpt")
+    assert len(whole.grow.tended[0].kept) == kept
+    assert [str(report) for report in resumed.grow.tended] == [str(report) for report in whole.grow.tended][1:]
+    assert same(resumed.net.state_dict(), whole.net.state_dict())
+
+
 def test_a_resume_without_the_callback_is_refused_or_names_it(world, tmp_path):
     world.fit(3, planned("host.stem", keep=4), folder=tmp_path)
     path, lenient = tmp_path / "last.ckpt", world.new()

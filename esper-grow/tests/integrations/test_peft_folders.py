@@ -136,12 +136,19 @@ def padded(side: str) -> Callable[[], tuple[Tensor, Tensor]]:
 
 
 def grow(
-    model: Any, at: str, *, batch: Callable[[], Any] = rows, parts: int = 1, dtype: Any = None, compiled: bool = False
+    model: Any,
+    *places: str,
+    batch: Callable[[], Any] = rows,
+    parts: int = 1,
+    dtype: Any = None,
+    compiled: bool = False,
 ) -> list[float]:
-    """Grow an adapter in a frozen model, keep it, train it, and return the validation losses."""
+    """Grow an adapter in a frozen model, or several as a set, keep and train it, and return the validation losses."""
     model.requires_grad_(requires_grad=False).train()
     torch.manual_seed(1)
-    plan = {**esper.adapters(model, [at]), **planned(at, blueprint="lora(rank=4,alpha=8)", keep=2)}
+    plan = {**esper.adapters(model, places), **planned(places[0], blueprint="lora(rank=4,alpha=8)", keep=2)}
+    if len(places) > 1:
+        plan |= {"together": True, "policy": "heuristic"}
     factory, held_out, losses = partial(torch.optim.AdamW, lr=2e-2), [batch()], []
     with esper.Gardener(model, factory, loss=next_words, validation=held_out, **plan) as gardener:
         called = torch.compile(model, backend="eager") if compiled else model
@@ -174,18 +181,27 @@ def int8() -> Any:
 
 
 UP = "model.layers.0.mlp.up_proj"
-LOOPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any]]] = {
-    "plain": (llama, UP, {}),
-    "accumulation": (llama, UP, {"parts": 2}),
-    "checkpointing": (lambda: checkpointed(llama()), UP, {}),
-    "autocast": (llama, UP, {"dtype": torch.bfloat16}),
-    "bfloat16": (lambda: llama().to(torch.bfloat16), UP, {}),
-    "compiled": (llama, UP, {"compiled": True}),
-    "tied": (partial(llama, tie_word_embeddings=True), UP, {}),
-    "left": (llama, UP, {"batch": padded("left")}),
-    "right": (llama, UP, {"batch": padded("right")}),
-    "Conv1D": (gpt2, "transformer.h.0.mlp.c_fc", {}),
-    "int8": (int8, UP, {}),
+SET = (UP, "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.down_proj")
+LOOPS: dict[str, tuple[Callable[[], Any], tuple[str, ...], dict[str, Any]]] = {
+    "plain": (llama, (UP,), {}),
+    "accumulation": (llama, (UP,), {"parts": 2}),
+    "checkpointing": (lambda: checkpointed(llama()), (UP,), {}),
+    "autocast": (llama, (UP,), {"dtype": torch.bfloat16}),
+    "bfloat16": (lambda: llama().to(torch.bfloat16), (UP,), {}),
+    "compiled": (llama, (UP,), {"compiled": True}),
+    "tied": (partial(llama, tie_word_embeddings=True), (UP,), {}),
+    "left": (llama, (UP,), {"batch": padded("left")}),
+    "right": (llama, (UP,), {"batch": padded("right")}),
+    "Conv1D": (gpt2, ("transformer.h.0.mlp.c_fc",), {}),
+    "int8": (int8, (UP,), {}),
+    "a set": (llama, SET, {"parts": 2, "batch": padded("left")}),
+    "a checkpointed set": (
+        lambda: checkpointed(llama(tie_word_embeddings=True)),
+        SET,
+        {"dtype": torch.bfloat16, "batch": padded("right")},
+    ),
+    "a compiled set": (llama, SET, {"compiled": True}),
+    "a set in int8": (int8, SET, {}),
 }
 
 
@@ -193,15 +209,16 @@ LOOPS: dict[str, tuple[Callable[[], Any], str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", LOOPS)
 def test_an_adapter_grows_in_a_loop_and_is_one_of_peft(kind, tmp_path):
     peft = pytest.importorskip("peft")
-    build, at, settings = LOOPS[kind]
+    build, places, settings = LOOPS[kind]
     model = build()
-    losses = grow(model, at, **settings)
+    losses = grow(model, *places, **settings)
     assert losses[-1] < losses[0] - 0.02
-    assert len(Host(model).slots.named(at).fossils) == 1
+    assert [len(slot.fossils) for slot in Host(model).slots.each()] == [1] * len(places)
     base = Host.split_state(model.state_dict())[0]
-    if kind != "int8":  # its tensors have no bits to compare
+    if "int8" not in kind:  # its tensors have no bits to compare
         assert same(base, build().state_dict())
-    assert [name for name, parameter in model.named_parameters() if parameter.requires_grad and at not in name] == []
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert [name for name in trained if not name.startswith(places)] == []
     save_adapters(model, tmp_path)
     again = peft.PeftModel.from_pretrained(build(), tmp_path).eval()
     compare = torch.testing.assert_close if kind == "bfloat16" else torch.equal

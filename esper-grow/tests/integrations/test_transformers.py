@@ -164,6 +164,25 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, ste
     assert "unexpected keys" not in caplog.text
 
 
+@pytest.mark.parametrize("step", [2, 6])
+def test_adapters_germinate_together_in_a_frozen_model_and_resume_to_the_bit(world, tmp_path, step):
+    """Before the set is kept, and after."""
+    slots = ["bert.encoder.layer.*.attention.self.query", "bert.encoder.layer.1.output.dense"]
+    together = {"slots": slots, "blueprints": ["lora(rank=2)"], "together": True, "growth": {"gates": "off"}}
+    saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no", "gradient_checkpointing": True}
+    whole = world.fit(4, together, folder=tmp_path / "run", frozen=True, **saving)
+    assert len(whole.grow.tended[0].kept) == 3
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path / "run" / f"checkpoint-{step}", moved)
+    resumed = world.fit(
+        4, {**together, "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved), frozen=True,
+        eval_strategy="no", gradient_checkpointing=True,
+    )  # fmt: skip
+    assert all(parameter.requires_grad == ("_esper" in name) for name, parameter in resumed.model.named_parameters())
+    assert same(resumed.model.state_dict(), whole.model.state_dict())
+    assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, whole)))
+
+
 def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world):
     slot = f"{SLOT}.dense"
     run = world.fit(7, {**planned(slot, blueprint="lora(rank=4)", keep=4), "slots": [slot]}, frozen=True)

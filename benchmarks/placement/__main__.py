@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from benchmarks.placement.arms import adapted, choose, train
+from benchmarks.placement.arms import choose, fitted, train
 from benchmarks.placement.encoder import loss, world_of
 from esper_run.runs.statistics import mean_interval
 
@@ -29,7 +29,7 @@ RECORDS: Final = Path(__file__).parent / "records.jsonl"
 SEEDS: Final = range(10)
 ALONE_SEEDS: Final = range(5)
 ALONE: Final = 5_760
-SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "esper")
+SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "kappa", "esper")
 KINDS: Final = ("attention.self.query", "attention.self.value", "intermediate.dense", "output.dense")
 ALONE_PLACES: Final = [f"base.encoder.layer.{layer}.{kind}" for kind in KINDS for layer in (0, 2, 3, 5)]
 
@@ -49,7 +49,8 @@ def jobs() -> Iterator[Job]:
         yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
     for seed in SEEDS:
         yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
-        yield from ((seed, arm, 70_000) for arm in SMALL)
+        yield from ((seed, arm, 70_000) for arm in (*SMALL, "adalora"))
+        yield seed, "full", 0
 
 
 def train_job(job: Job) -> Record:
@@ -60,13 +61,12 @@ def train_job(job: Job) -> Record:
     ranks, more = choose(arm, world, budget, seed)
     chosen = process_time()
     torch.manual_seed(seed)
-    network = adapted(world.model, ranks)
-    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
-    train(network, world)
+    fitting = fitted(arm, world.model, ranks)
+    train(fitting, world)
     seconds = {"choosing": round(chosen - began, 1), "training": round(process_time() - chosen, 1)}
-    test, right = _evaluated(network, world.test)
-    validation, _ = _evaluated(network, world.validation)
-    record = {"seed": seed, "arm": arm, "budget": budget, "ranks": ranks, "parameters": trained}
+    test, right = _evaluated(fitting.network, world.test)
+    validation, _ = _evaluated(fitting.network, world.validation)
+    record = {"seed": seed, "arm": arm, "budget": budget, "ranks": ranks, "parameters": fitting.count()}
     versions = {name: version(name) for name in ("torch", "transformers", "peft")}
     figures = {"test_loss": round(test, 5), "test_accuracy": round(right, 4), "validation_loss": round(validation, 5)}
     return {**record, **figures, "seconds": seconds, **more, "device": "cpu", "versions": versions}

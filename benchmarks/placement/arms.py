@@ -1,11 +1,13 @@
-"""Arms: which layers each adapts, and at which rank, under a budget of parameters."""
+"""Arms: which layers each adapts, at which rank, under a budget of parameters, and how it is trained."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,9 +20,11 @@ from esper_grow import place_adapters
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.placement.encoder import Classifier, World
+    from benchmarks.placement.encoder import Batch, Classifier, World
 
 RATE: Final = 3e-3
+RATE_OF_ALL_WEIGHTS: Final = 5e-5
+"""Of the encoder, where all of it is trained."""
 STEPS: Final = 187
 LOOKED_AT: Final = 4
 """Batches from which ``plop`` takes its norms."""
@@ -64,15 +68,99 @@ def adapted(model: Classifier, ranks: Ranks) -> nn.Module:
     return network
 
 
-def train(network: nn.Module, world: World, steps: int = STEPS) -> None:
-    """Train what requires gradients."""
-    optimizer = AdamW([parameter for parameter in network.parameters() if parameter.requires_grad], RATE)
-    network.train()
+@dataclass(frozen=True)
+class Fitting:
+    """A network that is ready to be trained.
+
+    Attributes:
+        network: It returns scores.
+        mean_loss: Of a batch, with penalties.
+        groups: The parameters that are trained, by their learning rate.
+        after_step: Called with the number of each step, while its gradients are there.
+        count: Returns how many parameters are trained in the end.
+    """
+
+    network: nn.Module
+    mean_loss: Callable[[Batch], Tensor]
+    groups: Sequence[dict[str, Any]]
+    after_step: Callable[[int], object]
+    count: Callable[[], int]
+
+
+def fitted(arm: str, model: Classifier, ranks: Ranks) -> Fitting:
+    """Return the model of an arm, ready to be trained."""
+    if arm == "adalora":
+        return _with_adalora(model, ranks)
+    if arm == "full":
+        model.requires_grad_(requires_grad=True)
+    return _trained_where_required(adapted(model, ranks))
+
+
+def _trained_where_required(network: nn.Module) -> Fitting:
+    by_rate: dict[float, list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            of_encoder = name.startswith("base.") and "lora_" not in name
+            by_rate[RATE_OF_ALL_WEIGHTS if of_encoder else RATE].append(parameter)
+    groups = [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
+    count = sum(parameter.numel() for parameters in by_rate.values() for parameter in parameters)
+    return Fitting(network, lambda batch: loss(network, batch).mean(), groups, lambda _: None, lambda: count)
+
+
+_OF_RANKS: Final = ".lora_E.default"
+"""End of the names by which AdaLoRA says which ranks of a layer are left."""
+
+
+class _WithLoss(nn.Module):
+    """The model as AdaLoRA needs it, which adds a penalty to the loss that a model returns."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> SimpleNamespace:
+        return SimpleNamespace(loss=loss(self.model, batch).mean())
+
+
+def _with_adalora(model: Classifier, ranks: Ranks) -> Fitting:
+    """Return the model with PEFT's AdaLoRA, which begins with half as many ranks again (Zhang et al., 2023)."""
+    from peft import AdaLoraConfig, get_peft_model
+
+    costs = {f"model.{name}": cost_of(layer) for name, layer in layers_of(model).items()}
+    target = round(fmean(ranks.values()))
+    first = round(1.5 * target)
+    budget: dict[str, Any] = {
+        "init_r": first,
+        "target_r": target,
+        "tinit": STEPS // 10,
+        "tfinal": STEPS // 3,
+        "deltaT": 5,
+    }
+    config = AdaLoraConfig(target_modules=list(ranks), lora_alpha=2 * first, total_step=STEPS, **budget)
+    wrapped: Any = get_peft_model(_WithLoss(model), config)
+    model.head.requires_grad_(requires_grad=True)
+
+    def count() -> int:
+        """Return the parameters of the head, and of the ranks that are left."""
+        of_ranks = (sum(kept) * (1 + costs[name.removesuffix(_OF_RANKS)]) for name, kept in config.rank_pattern.items())
+        return int(sum(of_ranks)) + sum(parameter.numel() for parameter in model.head.parameters())
+
+    groups = [{"params": [parameter for parameter in wrapped.parameters() if parameter.requires_grad], "lr": RATE}]
+    return Fitting(model, lambda batch: wrapped(batch).loss, groups, wrapped.base_model.update_and_allocate, count)
+
+
+def train(fitting: Fitting, world: World, steps: int = STEPS) -> None:
+    """Train at rates that fall linearly."""
+    optimizer = AdamW(fitting.groups)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    fitting.network.train()
     for step, batch in enumerate(world.train[:steps]):
-        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * (1 - step / STEPS)
         optimizer.zero_grad()
-        loss(network, batch).mean().backward()
+        fitting.mean_loss(batch).backward()
         optimizer.step()
+        fitting.after_step(step)
 
 
 # --- places
@@ -87,7 +175,9 @@ def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[
         "query-value": lambda name: name.endswith(("query", "value")),
         "mlp": lambda name: "attention" not in name and "dense" in name,
         "all": lambda _: True,
+        "adalora": lambda _: True,
         "head": lambda _: False,
+        "full": lambda _: False,
     }
     if arm in by_rule:
         places = [name for name in names if by_rule[arm](name)]
@@ -96,8 +186,12 @@ def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[
         return _measured(world, budget, seed)
     if arm == "plop":
         return evenly(world.model, _by_feature_norms(world), budget), {}
-    ordered = random.Random(seed).sample(names, len(names)) if arm == "random" else _by_outputs(world)
-    return _filled(world.model, ordered, budget), {}
+    orders: dict[str, Callable[[], list[str]]] = {
+        "random": lambda: random.Random(seed).sample(names, len(names)),
+        "kappa": lambda: _by_conditions(world.model),
+        "lora-drop": lambda: _by_outputs(world),
+    }
+    return _filled(world.model, orders[arm](), budget), {}
 
 
 def _filled(model: nn.Module, ordered: Sequence[str], budget: int, rank: int = 2) -> Ranks:
@@ -155,6 +249,15 @@ def _by_feature_norms(world: World) -> list[str]:
     return [name for kind in sorted(norms, key=norms.__getitem__)[:2] for name in kinds[kind]]
 
 
+def _by_conditions(model: nn.Module) -> list[str]:
+    """Return the layers by the condition number of their weights, the lowest first (KappaTune, Ludwig, 2025).
+
+    It is the largest singular value as a multiple of the smallest: low where no direction is preferred yet.
+    """
+    conditions = {name: float(torch.linalg.cond(layer.weight.detach())) for name, layer in layers_of(model).items()}
+    return sorted(conditions, key=conditions.__getitem__)
+
+
 def _by_outputs(world: World) -> list[str]:
     """Return the layers by the squared norm of what their adapters put out (LoRA-drop, Zhou et al., 2025).
 
@@ -164,8 +267,9 @@ def _by_outputs(world: World) -> list[str]:
 
     copied = world_of(0)  # of the same base; the seed's own head and data come from ``world``
     copied.model.load_state_dict(world.model.state_dict())
-    network = adapted(copied.model, dict.fromkeys(layers_of(copied.model), 2))
-    train(network, world, STEPS // 3)
+    fitting = fitted("all", copied.model, dict.fromkeys(layers_of(copied.model), 2))
+    train(fitting, world, STEPS // 3)
+    network = fitting.network
     squares: dict[str, float] = defaultdict(float)
 
     def look(name: str, _module: nn.Module, _inputs: Any, outputs: Tensor) -> None:

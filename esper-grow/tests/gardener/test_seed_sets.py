@@ -47,9 +47,9 @@ class World:
 
     def __init__(self, steps: int = 8, model: nn.Module | None = None, **options: Any) -> None:
         self.model = build() if model is None else model
-        self.batches, self.reports = examples(200, 2), []
+        self.batches, self.held_out, self.reports = examples(200, 2), examples(200, 3), []
         settings = {"growth": {"price": {"per_parameter": 1e-4}}, "together": True, "leave_out": 9.0, "steps": steps}
-        arguments = {**adapters(self.model, PLACES, rank=2), "loss": per_example, "validation": examples(200, 3)}
+        arguments = {**adapters(self.model, PLACES, rank=2), "loss": per_example, "validation": self.held_out}
         self.gardener = Gardener(
             self.model, partial(torch.optim.AdamW, lr=4e-2), **{**arguments, **settings, **options}
         )
@@ -112,6 +112,28 @@ def test_a_member_that_seems_to_cost_little_more_than_it_gains_does_not_hold_the
     look = World(growth={"price": {"per_parameter": 1.5e-3}}, steps=13).epochs(8)[-1].together
     assert look.missed[-1][1] < 32 * 1.5e-3
     assert look.kept
+
+
+def test_a_host_in_which_nothing_trains_is_measured_by_one_batch_until_that_changes():
+    seen: list[int] = []
+
+    def counted(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(id(batch[1]))
+        return per_example(model, batch)
+
+    def passes() -> list[int]:
+        """Over each validation batch, of host and branch, in one more epoch."""
+        seen.clear()
+        world.epochs(1)
+        return [seen.count(id(labels)) for _, labels in world.held_out]
+
+    world = World(loss=counted, leave_out=0.0)
+    assert passes() == passes() == [2, 1, 1, 1, 1]
+    with torch.no_grad():
+        world.model[0].weight.mul_(1.1)
+    assert passes() == [2, 2, 2, 2, 2]
+    first, second, third = (report.signals.validation_loss for report in world.reports)
+    assert first == second != third
 
 
 def test_of_two_that_do_the_same_one_stays():

@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from esper_core.growth import Example, Host, RandomStream
+from esper_core.growth import Example, Host, Presence, RandomStream
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import EsperError, GrowthError, Problem
 from esper_core.leyline.signals import Metric
@@ -90,15 +90,20 @@ class Validation:
         self._seed = RandomStream.derive_seed(seed, "validation")
         self._seen: Tensor | None = None
         """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
+        self._of_frozen: Tensor | None = None
+        """The losses of a host in which nothing trains, of which one batch tells whether they are still the same."""
 
     def evaluate(self, model: nn.Module, autocast: Autocast, *, trial: bool = False) -> Tensor:
         """Return the loss of each example. In a ``trial`` the batches must be those of the evaluation before.
+
+        Where nothing trains in the model, all are computed anew only if those of the first batch have changed.
 
         Raises:
             GrowthError: There are no examples, or others than before (E344).
         """
         host = Host(model)
-        device = host.device
+        device, expected = host.device, self._of_frozen
+        self._of_frozen = expected if trial else None
         losses: list[Tensor] = []
         seen: list[Tensor] = []
         with (
@@ -113,6 +118,9 @@ class Validation:
                 seen.append(fingerprint(moved, device))
                 with noted(partial(self._describe, moved, len(seen))):
                     losses.append(self.losses_of(model, moved))
+                if not trial and expected is not None and torch.equal(losses[0], expected[: len(losses[0])]):
+                    self._of_frozen = expected
+                    return expected
         if not losses:
             defect, hint = (
                 ("has no examples", _HELD_OUT) if self._seen is None else ("can be read only once", REPEATABLE)
@@ -125,6 +133,8 @@ class Validation:
             raise GrowthError(Problem("E344", message, hint=hint))
         self._seen = numbers
         example_losses = torch.cat(losses)
+        if not trial and not _trains(host):
+            self._of_frozen = example_losses
         self._warn_of_few(len(example_losses), len(losses))
         return example_losses
 
@@ -187,6 +197,14 @@ class Validation:
         self._warn_of_trained(batch)
         with torch.no_grad(), Host(model).evaluating(), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
+
+
+def _trains(host: Host) -> bool:
+    """Return whether the host changes from step to step; seeds on their branches do not change it."""
+    slots = host.slots.each() if host.is_grafted else ()
+    acting = (seed for slot in slots for seed in slot.seeds if seed.presence is Presence.ACTING)
+    parameters = chain(host.parameters().values(), *(seed.parameters() for seed in acting))
+    return any(parameter.requires_grad for parameter in parameters)
 
 
 class LoaderGenerators:

@@ -1,12 +1,8 @@
-"""Stores: where runs are kept besides their directory, found by entry points.
+"""Stores: where runs are kept besides their directory.
 
-A package announces a store in the group ``esper.stores``, by the protocol of its URLs, or as ``any`` for all others:
-
-    [project.entry-points."esper.stores"]
-    sqlite = "my_package:Database"
-
-The entry point names a function from the URL of a folder of runs to a ``StoreBackend``, which lists, reads and writes
-stored runs. ``Store`` adds what all stores have in common. When a run is uploaded, and what, is in ``runs.uploads``.
+esper-scale brings them: its entry point ``any`` in the group ``esper.stores`` names a function from the URL of a folder
+of runs to a ``Storage``. ``Store`` adds what concerns run directories. When a run is uploaded, and what, is in
+``runs.uploads``.
 """
 
 from __future__ import annotations
@@ -16,25 +12,22 @@ import os
 import re
 import secrets
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from esper_core.leyline.errors import EsperError, PluginError, Problem, RunFolderError, one_line
+from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes
-from esper_core.plugins import Extension, location_of
+from esper_core.plugins import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 STORE_GROUP: Final = "esper.stores"
-ANY: Final = "any"
-"""Name of the store for protocols that no other store is named after."""
-
 RUN_NAME: Final = r"[^./\\:\x00-\x1f\x7f][^/\\:\x00-\x1f\x7f]{0,199}"
 """Pattern of the id of a stored run: it names no hidden folder and stays inside its store."""
 
@@ -70,13 +63,11 @@ class Snapshot:
         status: The status of the run.
         checkpoint: Number of the checkpoint among the files; 0 without one.
         files: A function for each path in the run directory; every call yields the bytes of the file from its start.
-        whole: Whether to replace also what the store seems to have already: it may be damaged.
     """
 
     status: str
     checkpoint: int
     files: Mapping[str, Callable[[], Iterator[bytes]]]
-    whole: bool = False
 
 
 class ClaimLost(Exception):
@@ -100,8 +91,8 @@ class Claim(Protocol):
         """Let other processes claim the run."""
 
 
-class StoreBackend(Protocol):
-    """A folder of runs in a store, as a package brings it. Methods raise RunFolderError E434 if it cannot be used."""
+class Storage(Protocol):
+    """A folder of runs in a store. Methods raise RunFolderError E434 if it cannot be used."""
 
     def runs(self) -> Sequence[str]:
         """Return the ids of the runs. Raises RunFolderError E420 if there is no such folder."""
@@ -130,32 +121,15 @@ class StoreBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of runs in a store. Exceptions of the package that brings it become PluginError E231, which names it.
+    """A folder of runs in a store, and copies of them on this machine.
 
     Attributes:
         url: As the user named it, without a slash at its end.
-        extension: What the package announces.
-        backend: What it brings.
+        storage: What reads and writes it.
     """
 
     url: str
-    extension: Extension
-    backend: StoreBackend
-
-    def runs(self) -> list[str]:
-        """Return the ids of the runs, sorted. Raises as the backend."""
-        with _attributed(self.extension, f"when it listed the runs in {self.url}"):
-            return sorted(self.backend.runs())
-
-    def find(self, id_: str) -> StoredRun | None:
-        """Return what is stored of a run; None if there is nothing. Raises as the backend."""
-        with _attributed(self.extension, f"when it read {self.url}/{id_}"):
-            return self.backend.find(id_)
-
-    def claim(self, id_: str, after: str | None = None) -> Claim:
-        """Return the right to upload a run. Raises as the backend."""
-        with _attributed(self.extension, f"when it claimed {self.url}/{id_}"):
-            return _AttributedClaim(self.backend.claim(id_, after), self.extension, f"{self.url}/{id_}")
+    storage: Storage
 
     def fetch_copy(self, id_: str, names: Sequence[str] = ()) -> Path:
         """Copy a run, without its checkpoint, into the user's cache, and return the folder.
@@ -165,7 +139,7 @@ class Store:
             names: Copy only these files.
 
         Raises:
-            RunFolderError: E410, the cache cannot be written; and as the backend.
+            RunFolderError: E410, the cache cannot be written; and as the storage.
         """
 
         def is_wanted(name: str) -> bool:
@@ -193,7 +167,7 @@ class Store:
 
         Raises:
             RunFolderError: E437, the run directory is there, and is behind; E410, it cannot be written; and as the
-                backend.
+                storage.
         """
         path = runs_dir / id_
         if path.exists():
@@ -213,7 +187,7 @@ class Store:
         """Raise RunFolderError E437 if the stored run is further than the run directory with this checkpoint."""
         id_ = path.resolve().name
         try:
-            stored = self.find(id_)
+            stored = self.storage.find(id_)
         except RunFolderError as error:
             if error.problems[0].code == "E435":
                 return  # the next upload replaces what is damaged
@@ -232,61 +206,28 @@ class Store:
         except OSError as error:
             raise RunFolderError.about(folder, error) from error
         try:
-            with _attributed(self.extension, f"when it fetched {self.url}/{id_}"):
-                return self.backend.fetch(id_, folder, is_wanted)
+            return self.storage.fetch(id_, folder, is_wanted)
         finally:
             with suppress(OSError):  # it is not empty, unless nothing could be fetched
                 folder.rmdir()
-
-
-@dataclass(frozen=True, slots=True)
-class _AttributedClaim:
-    """A claim whose errors are attributed to the package of the store."""
-
-    claim: Claim
-    extension: Extension
-    url: str
-
-    @property
-    def token(self) -> str:
-        """Its token."""
-        return self.claim.token
-
-    def upload(self, snapshot: Snapshot) -> None:
-        """Replace what the store has of the run."""
-        with _attributed(self.extension, f"when it uploaded {self.url}"):
-            self.claim.upload(snapshot)
-
-    def renew(self) -> None:
-        """Keep the claim."""
-        with _attributed(self.extension, f"when it renewed its claim of {self.url}"):
-            self.claim.renew()
-
-    def release(self) -> None:
-        """Let other processes claim the run."""
-        with _attributed(self.extension, f"when it released {self.url}"):
-            self.claim.release()
 
 
 def open_store(url: str) -> Store:
     """Return the store with this URL. Nothing is read yet.
 
     Raises:
-        RunFolderError: E434, no installed package has such stores, or the URL cannot be used.
-        PluginError: The package is broken.
+        RunFolderError: E434, esper-scale is not installed, or the URL cannot be used.
     """
     protocol = url.partition("://")[0]
     url = url if url == f"{protocol}://" else url.rstrip("/")
-    stores = Extension.find(STORE_GROUP, "store")
-    extension = stores.get(protocol) or stores.get(ANY)
+    extension = Extension.find(STORE_GROUP, "store").get("any")
     if extension is None:
         hint = "Stores come with another package:  pip install esper-scale"
         raise RunFolderError(
             Problem("E434", f"the store {url} cannot be used: no package for it is installed", hint=hint)
         )
     function = extension.load(object, "a function from a URL to a store")
-    with _attributed(extension, f"when it opened {url}"):
-        return Store(url, extension, cast("Callable[[str], StoreBackend]", function)(url))
+    return Store(url, cast("Callable[[str], Storage]", function)(url))
 
 
 def newest_checkpoint(path: Path) -> int:
@@ -324,22 +265,3 @@ def user_cache(name: str) -> Path:
     """Return the folder of this name in the user's cache folder."""
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / name
-
-
-@contextmanager
-def _attributed(extension: Extension, activity: str) -> Iterator[None]:
-    """Raise what the block raises as PluginError E231 that names the package, but not errors of Esper and ClaimLost.
-
-    Unlike ``attributed_to`` it does not compare the state of the process, since several runs are read at a time.
-    """
-    try:
-        yield
-    except (EsperError, ClaimLost):
-        raise
-    except Exception as error:
-        target = extension.claims[0].target
-        file, line = location_of(error, target)
-        message = f"{extension.title} raised {type(error).__name__} {activity}: {one_line(str(error))[:300]}"
-        hint = f"Fix it there, or report it to the author of {extension.claims[0].package}."
-        path = None if file else target
-        raise PluginError(Problem("E231", message, file=file, line=line, path=path, hint=hint)) from error

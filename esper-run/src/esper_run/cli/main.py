@@ -53,7 +53,6 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "probe": ("esper-grow", "Try which blueprints would help a model, where, by how much, and at what price."),
     "plugins.check": ("esper-testing", "Run the conformance checks of a plugin."),
     "report": ("esper-watch", "Write the report of a run as one HTML page."),
-    "runs.upload": ("esper-scale", "Upload a run that no process works on."),
     "watch": ("esper-watch", "Serve the page of a run, which follows the run live, until Ctrl-C."),
 }
 """Commands of the project's other packages, which are not imported for ``--help``: the package and the help."""

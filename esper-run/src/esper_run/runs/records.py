@@ -389,7 +389,7 @@ def _list_stored(url: str) -> list[Run | UnreadableRun]:
             return UnreadableRun(Path(id_), error.problems[0], f"{store.url}/{id_}")
 
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(read, store.runs()))
+        return list(pool.map(read, sorted(store.storage.runs())))
 
 
 def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] = "runs") -> Run:
@@ -418,7 +418,7 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
 
 def _load_stored(store: Store, name: str) -> Run:
     """Load a run from a store, by its id or the words of its id."""
-    ids = store.runs()
+    ids = sorted(store.storage.runs())
     id_ = name if name in ids else _id_of(name, ids, store.url)
     return read_run(store.fetch_copy(id_))
 

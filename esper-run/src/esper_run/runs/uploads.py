@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
@@ -60,9 +59,7 @@ class CheckpointGone(Exception):
 
 
 @contextmanager
-def snapshot(
-    path: Path, checkpoint: int, events: int | None, on_progress: Callable[[], None], *, whole: bool = False
-) -> Iterator[Snapshot]:
+def snapshot(path: Path, checkpoint: int, events: int | None, on_progress: Callable[[], None]) -> Iterator[Snapshot]:
     """Yield what to upload of a run directory, without links, hidden files and other checkpoints.
 
     Args:
@@ -70,7 +67,6 @@ def snapshot(
         checkpoint: The checkpoint to upload; 0: none.
         events: Upload this many bytes of the events; None: all.
         on_progress: Called after each block that is read.
-        whole: As in ``Snapshot``.
 
     Raises:
         CheckpointGone: It was deleted.
@@ -109,7 +105,7 @@ def snapshot(
             name: partial(read, name, events if name == EVENTS and events is not None else size)
             for name, size in _other_files(path)
         }
-        yield Snapshot(str(status)[:64], checkpoint, files, whole)
+        yield Snapshot(str(status)[:64], checkpoint, files)
 
 
 @contextmanager
@@ -161,7 +157,7 @@ class Uploader:
         """Claim a new run. Returns whether no other run in the store has its id. Raises RunFolderError (E434)."""
         try:
             if self._store is not None:
-                if self._store.find(path.name) is not None:
+                if self._store.storage.find(path.name) is not None:
                     return False
                 self._take(self._store, path, None)
         except RunFolderError as error:
@@ -186,7 +182,7 @@ class Uploader:
             self._take(self._store, path.resolve(), after)
 
     def _take(self, store: Store, path: Path, after: str | None) -> None:
-        self._path, self._claim = path, store.claim(path.name, after)
+        self._path, self._claim = path, store.storage.claim(path.name, after)
         write_atomically(path / CLAIM_FILE, self._claim.token)
 
     @contextmanager
@@ -211,13 +207,17 @@ class Uploader:
                 failure = self._finish()
             finally:
                 if failure is not None:
-                    hint = None if self._is_lost else f"Upload it:  esper runs upload {shlex.quote(str(named))}"
+                    hint = (
+                        None
+                        if self._is_lost
+                        else "The run directory is complete: copy it, or resume the run if it is not done."
+                    )
                     on_warning(str(Problem("E436", f"{named} is not uploaded: {failure}", hint=hint)))
 
-    def upload(self, checkpoint: int, events: int | None, *, whole: bool = False) -> None:
+    def upload(self, checkpoint: int, events: int | None) -> None:
         """Upload once. Raises as the store, and CheckpointGone."""
         assert self._claim is not None
-        with snapshot(self._path, checkpoint, events, self._note_progress, whole=whole) as taken:
+        with snapshot(self._path, checkpoint, events, self._note_progress) as taken:
             self._claim.upload(taken)
 
     def release(self) -> None:
@@ -300,17 +300,3 @@ class Uploader:
         if now - self._renewed >= SECONDS_BETWEEN_RENEWALS:
             self._claim.renew()
             self._renewed = now
-
-
-def upload_run(path: Path, store: Store) -> str:
-    """Upload a run directory whose lock this process holds; return its URL. Raises as ``Uploader.claim``."""
-    uploader, checkpoint = Uploader(store), newest_checkpoint(path)
-    uploader.claim(path, checkpoint)
-    try:
-        uploader.upload(checkpoint, None, whole=True)
-    except ClaimLost:
-        message = f"{uploader.url} is in use by another process"
-        raise RunFolderError(Problem("E412", message, hint="It uploads the run.")) from None
-    finally:
-        uploader.release()
-    return uploader.url

@@ -341,9 +341,9 @@ class LeasedRun:
         """
         # A failed attempt may have written its manifest all the same, so that its names are not used again.
         self._number += 1
-        earlier = {} if snapshot.whole else self._files
         files = tuple(
-            self._put(index, name, read, earlier.get(name)) for index, (name, read) in enumerate(snapshot.files.items())
+            self._put(index, name, read, self._files.get(name))
+            for index, (name, read) in enumerate(snapshot.files.items())
         )
         manifest = Manifest(
             number=self._number,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_core.fused import HostTensors, Program
+from esper_core.fused import HostTensors, Program, Stacks
 from esper_core.leyline import DataShape
 from esper_tasks.hosts import Mlp, PointwiseMlp, TokenMlp, cnn1d
 from tests.support.core_worlds import Net
@@ -85,9 +85,11 @@ def compute(networks: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[
     program, tensors = Program(networks[0]), [HostTensors.of(network) for network in networks]
     passed = program.train(tensors, inputs, targets, losses)
     with torch.inference_mode():
-        outputs = program.outputs(program.stack(tensors), inputs[:1].expand(len(networks), *inputs.shape[1:]))
-    stacks = [passed.losses, *passed.gradients, *passed.buffers, outputs]
-    return [[stack[row] for stack in stacks if stack is not None] for row in range(len(networks))]
+        outputs = program.outputs(Stacks.of(tensors), inputs[:1].expand(len(networks), *inputs.shape[1:]))
+    rows = [
+        [result.loss, *result.gradients, *result.after, output] for result, output in zip(passed, outputs, strict=True)
+    ]
+    return [[tensor for tensor in row if tensor is not None] for row in rows]
 
 
 @pytest.mark.parametrize("name", HOSTS)

@@ -1,6 +1,7 @@
 """Groups: networks of one structure are trained as one program, with the same results in a group of any size."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from esper_core.fused import Program
-from esper_core.growth import Draws
-from esper_core.leyline import WAIT, Action, Signals
+from esper_core.growth import Branch, Draws
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
@@ -17,6 +18,8 @@ from tests.support.core_worlds import (
     ADVANCE,
     FOSSILISE,
     GERMINATE,
+    TAME,
+    WILD,
     Net,
     SmoothHost,
     change_recipe,
@@ -138,6 +141,82 @@ def test_networks_that_cannot_be_one_program_are_trained_as_they_always_were(rec
     assert notes[0] == f"2 one after another: {reason}"
     compute = recipe.compute.model_copy(update={"fused": False})
     assert spelled(run(change_recipe(recipe, compute=compute), 1)[0]) == spelled(signals)
+
+
+NURSERY = {"nursery": 2, "incubation": "branch", "average": 3}
+FIRST, SECOND = (
+    replace(variety, spec=BlueprintSpec("sequence", variety.spec.params, starts_as_identity=True))
+    for variety in (TAME, WILD)
+)
+PLANT_FIRST, PLANT_SECOND = (replace(GERMINATE, blueprint=variety.id) for variety in (FIRST, SECOND))
+
+
+def nursery(**more: Any) -> Recipe:
+    """Return a recipe with places for two seeds at once, of two blueprints."""
+    return fused(varieties={"early": (FIRST, SECOND)}, growth=NURSERY, **more)
+
+
+def grow_both(environment: Environment, step: int) -> Action:
+    """Grow both in environments with an even index, at once, and one of them in the others."""
+    plans = {0: PLANT_FIRST, 1: PLANT_SECOND}, {1: PLANT_SECOND}
+    return plans[environment.index % 2].get(step, WAIT)
+
+
+def test_seeds_on_branches_are_trained_with_their_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(change_recipe(nursery(), compute=ComputeConfig()), ["grown"], 2)
+    plain = play(pool, 5, grow_both)
+    monkeypatch.setattr(Branch, "train", None)
+    results = [
+        play(Pool(nursery(), ["grown"], count), 5, grow_both, lambda signals: signals[:2]) for count in (2, 1, 5)
+    ]
+    assert spelled(results[2]) == spelled(results[0])
+    assert spelled(results[1]) == spelled([signals[:1] for signals in results[0]])
+    for signals, expected in zip(results[0][-1], plain[-1], strict=True):
+        for seed, other in zip(signals.slots[0].seeds, expected.slots[0].seeds, strict=True):
+            assert seed.incubation_loss == pytest.approx(other.incubation_loss, rel=1e-4)
+            assert seed.gain.mean == pytest.approx(other.gain.mean, rel=1e-2, abs=1e-5)
+            assert seed.gradients.global_norm == pytest.approx(other.gradients.global_norm, rel=1e-3)
+
+
+def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, train_alone, alone = Program.train, Branch.train, []
+
+    def trained(*, harm: str) -> list[dict[str, Tensor]]:
+        """Train three networks with a seed each, of which that in the second one fails or has no numbers."""
+        pool = Pool(nursery(), ["grown"], 3)
+        pool.reset(0, 3)
+        pool.apply([PLANT_FIRST] * 3, 0)
+        victim = pool.environments[1].garden.living_seeds()[0]
+
+        def fail(program: Program, networks: Any, *others: Any) -> Any:
+            if harm == "error" and any(
+                network.guest is not None and network.guest.seed is victim for network in networks
+            ):
+                raise ValueError("of this seed")
+            return train(program, networks, *others)
+
+        def train_one(branch: Branch, *parts: Any) -> None:
+            alone.append(harm)
+            train_alone(branch, *parts)
+
+        if harm == "NaN":
+            next(victim.parameters()).data.fill_(torch.nan)
+        monkeypatch.setattr(Program, "train", fail)
+        monkeypatch.setattr(Branch, "train", train_one)
+        pool.train(0)
+        states = [environment.garden.state_dict().tensors for environment in pool.environments]
+        pool.evaluate(0)
+        pool.synchronise(0)
+        pool.heal(0)
+        assert [len(environment.garden.incubating) for environment in pool.environments] == [1, harm != "NaN", 1]
+        return states
+
+    whole, failed, not_finite = (trained(harm=harm) for harm in ("", "error", "NaN"))
+    assert alone == ["error", "error"], "one batch each"
+    assert same([whole[0], whole[2]], [failed[0], failed[2]])
+    assert same([whole[0], whole[2]], [not_finite[0], not_finite[2]])
+    for name, tensor in whole[1].items():
+        torch.testing.assert_close(failed[1][name], tensor)
 
 
 def test_a_network_that_fails_in_a_group_leaves_the_others_their_results(monkeypatch: pytest.MonkeyPatch) -> None:

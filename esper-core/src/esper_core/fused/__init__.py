@@ -9,8 +9,18 @@ they share them. ``trainer.groups`` decides which environments of a pool do.
   compute one after another
 """
 
-from esper_core.fused.programs import HostTensors, Pass, Program, why_different
+from esper_core.fused.programs import Guest, HostTensors, Program, Stacks, Trained, why_different
 from esper_core.fused.rows import NotFusedError, refuse
 from esper_core.fused.signatures import signature_of
 
-__all__ = ["HostTensors", "NotFusedError", "Pass", "Program", "refuse", "signature_of", "why_different"]
+__all__ = [
+    "Guest",
+    "HostTensors",
+    "NotFusedError",
+    "Program",
+    "Stacks",
+    "Trained",
+    "refuse",
+    "signature_of",
+    "why_different",
+]

@@ -11,7 +11,7 @@ becomes the host; when the seed is pruned the branch is dropped. The seeds of a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -230,10 +230,36 @@ class Branch(Incubation):
                     self._keeper.backward(loss)
             if acts:
                 self._keeper.step([seed.number for seed in seeds])
-            self._keeper.zero_grad()
-            if self.after_step is not None:
-                self.after_step()
-        self._losses.append(summed(losses))
+            self._finish_batch(summed(losses))
+
+    @staticmethod
+    def step_several(steps: Sequence[tuple[Branch, Tensor, Callable[[], None]]]) -> None:
+        """Do for branches of different models what ``train`` does for each, given each one's loss.
+
+        The function beside it sets the gradients of its parameters.
+        """
+        with ExitStack() as switched:
+            for branch, _, set_gradients in steps:
+                switched.enter_context(branch.trial())
+                branch._keeper.zero_grad()
+                set_gradients()
+            type(steps[0][0]._keeper).step_several(
+                [(branch._keeper, [seed.number for _, seed in branch.members]) for branch, *_ in steps]
+            )
+            for branch, loss, _ in steps:
+                branch._finish_batch(loss)
+
+    def _finish_batch(self, loss: Tensor) -> None:
+        self._keeper.zero_grad()
+        if self.after_step is not None:
+            self.after_step()
+        self._losses.append(loss)
+
+    def tensors(self) -> dict[int, Tensor]:
+        """Return the branch's tensors, by the identities of those of the host in whose places they are switched in."""
+        self._copy_trained()
+        fields = {id(getattr(module, name)): other for module, name, other in self._fields}
+        return {**{id(parameter): other for parameter, other in self._numbers.items()}, **fields}
 
     @contextmanager
     def trial(self) -> Iterator[None]:

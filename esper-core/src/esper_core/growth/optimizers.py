@@ -374,15 +374,18 @@ class OptimizerKeeper:
         self.update_scaler(self.scaler, (*owned_by_host, *seeds))
 
     @staticmethod
-    def step_hosts(keepers: Iterable[OptimizerKeeper]) -> None:
-        """Do for several models at once what ``step(())`` does for each: they have no scaler."""
+    def step_several(blended: Iterable[tuple[OptimizerKeeper, Sequence[int]]]) -> None:
+        """Do for several models at once what ``step`` does for each with these seeds: they have no scaler."""
         optimizers = []
-        for keeper in keepers:
+        for keeper, numbers in blended:
             keeper._pass_rates_to_fossils()
-            owners = keeper.owned_by_host()
+            owners = list(keeper.owned_by_host())
             if keeper._host_settings.clip_norm is not None:
                 parameters = [parameter for owner in owners for parameter in owner.parameters]
                 clip_grad_norm_(parameters, keeper._host_settings.clip_norm)
+            for owner in (owner for number in numbers for owner in keeper.owned_by_seed(number)):
+                keeper._prepare_alone(owner, None)
+                owners.append(owner)
             optimizers += [owner.optimizer for owner in owners if owner.optimizer is not None]
         step_optimizers(optimizers)
 
@@ -447,14 +450,18 @@ class OptimizerKeeper:
         wrong = [name for key, name in named.items() if owners[key] != 1]
         return wrong + ["a parameter that is not in the model" for key in owners if key not in named]
 
+    @classmethod
+    def _step_alone(cls, owner: OwnedParameters, scaler: GradScaler | None) -> None:
+        cls._prepare_alone(owner, scaler)
+        owner.step(scaler)
+
     @staticmethod
-    def _step_alone(owner: OwnedParameters, scaler: GradScaler | None) -> None:
+    def _prepare_alone(owner: OwnedParameters, scaler: GradScaler | None) -> None:
         owner.unscale(scaler)
         if owner.settings is not None:
             owner.collect_gradients(scaled=scaler is not None)
             if owner.settings.clip_norm is not None:
                 clip_grad_norm_(owner.parameters, owner.settings.clip_norm)
-        owner.step(scaler)
 
 
 def overflow_together(owners: Sequence[OwnedParameters]) -> None:

@@ -1,9 +1,10 @@
 """Groups: which environments train and are evaluated as one program, and how.
 
-Networks of one signature whose hosts no seed acts on form a group. Seeds that incubate do not matter: they are trained
-by themselves, after the host. Which way a network takes follows from its settings and its structure alone, never from
-the size of a group or from a clock. In a group each network has the same bits whatever its size, so the numbers of a
-run depend neither on how many environments there are nor on where they are computed.
+Networks of one signature whose hosts no seed acts on form a group. A branch of such a network is one more network of
+the group, with its seed as a guest; a seed in the shadow, a set, and a branch whose alpha moves are trained by
+themselves. Which way a network takes follows from its settings and its structure alone, never from the size of a group
+or from a clock. In a group each network has the same bits whatever else is in it, so the numbers of a run depend
+neither on how many environments there are nor on where they are computed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import logging
 import threading
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from esper_core.fused import HostTensors, NotFusedError, Program, refuse, signature_of, why_different
-from esper_core.growth import Draws, OptimizerKeeper, describe_error
+from esper_core.fused import Guest, HostTensors, NotFusedError, Program, Stacks, refuse, signature_of, why_different
+from esper_core.growth import Branch, Draws, OptimizerKeeper, describe_error
 from esper_core.leyline.errors import plural
+from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks, sent
 from esper_core.trainer.forward import structure_of
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from esper_core.fused import Trained
     from esper_core.growth import Transition
+    from esper_core.growth.incubation import Incubation
     from esper_core.leyline import SplitName
     from esper_core.trainer.environment import Environment, Recipe
     from esper_core.trainer.growing_network import GrowingNetwork
@@ -52,6 +58,21 @@ class LanePrograms(threading.local):
 
     def __init__(self) -> None:  # called on each thread
         self.by_signature: dict[Hashable, Program] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A network in the passes of a group: a host, or a branch of it; ``place`` is that of its environment."""
+
+    environment: Environment
+    place: int
+    network: HostTensors
+    branch: Branch | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether its seed was not taken out since the step began."""
+        return self.branch is None or self.branch.number in self.environment.garden.incubating
 
 
 class Groups:
@@ -90,24 +111,34 @@ class Groups:
             return [environment.train() for environment in unit]
         began, batches = perf_counter(), unit[0].recipe.network.batches
         transitions = [environment.open_step() for environment in unit]
-        program, networks = self._program(unit[0]), [HostTensors.of(environment.model) for environment in unit]
-        losses: list[list[Tensor]] = [[] for _ in unit]
-        for _ in range(batches):
-            parts = [environment.next_batch() for environment in unit]
-            for environment in unit:
-                environment.garden.tick()
-            of_hosts = train_hosts(program, unit, networks, parts)
-            for environment, part, loss, kept in zip(unit, parts, of_hosts, losses, strict=True):
-                environment.network.incubate(environment.forward.losses(*part))
-                kept.append(loss)
-        for environment, changes, of_batches in zip(unit, transitions, losses, strict=True):
+        program, members = self._program(unit[0]), self._members(unit)
+        losses = [train_batch(program, unit, [member for member in members if member.lives]) for _ in range(batches)]
+        for environment, changes, of_batches in zip(unit, transitions, zip(*losses, strict=True), strict=True):
             changes += environment.close_step(of_batches)
-        incubation = sum(environment.network.incubation_seconds for environment in unit)
-        shared = (perf_counter() - began - incubation) / len(unit)
-        for environment in unit:
-            seconds = environment.network.incubation_seconds
-            environment.seconds = shared + seconds, seconds
+        apart = sum(environment.network.incubation_seconds for environment in unit)
+        share = (perf_counter() - began - apart) / len(members)
+        for place, environment in enumerate(unit):
+            branches = sum(member.place == place for member in members) - 1
+            incubation = environment.network.incubation_seconds + branches * share
+            environment.seconds = share + incubation, incubation
         return transitions
+
+    def _members(self, unit: Sequence[Environment]) -> list[Member]:
+        """Return the networks that are trained together: hosts, then branches with seeds of each kind."""
+        hosts = [
+            Member(environment, place, HostTensors.of(environment.model)) for place, environment in enumerate(unit)
+        ]
+        branches: dict[Hashable, list[Member]] = {}
+        for host in hosts:
+            for incubation in host.environment.garden.incubating.values():
+                guest = self._guest(host.environment, incubation)
+                if guest is not None and isinstance(incubation, Branch):
+                    tensors = incubation.tensors()
+                    trained = [tensors[id(parameter)] for parameter in host.network.trained]
+                    buffers = [tensors.get(id(buffer), buffer) for buffer in host.network.buffers]
+                    network = replace(host.network, trained=trained, buffers=buffers, guest=guest)
+                    branches.setdefault(guest.kind, []).append(replace(host, network=network, branch=incubation))
+        return [*hosts, *(member for members in branches.values() for member in members)]
 
     def evaluate(self, unit: Sequence[Environment], split: SplitName) -> list[Tensor]:
         """Evaluate the networks of a unit as they act now, and return mean loss and metric of each."""
@@ -135,7 +166,7 @@ class Groups:
         with ExitStack() as averages, torch.inference_mode():
             for environment in unit if split == "validation" else ():
                 averages.enter_context(environment.network.averages.judged())
-            stacks = program.stack([HostTensors.of(environment.model) for environment in unit])
+            stacks = Stacks.of([HostTensors.of(environment.model) for environment in unit])
             for inputs, targets in chunks(recipe.data[split], recipe.device):
                 outputs = program.outputs(stacks, inputs.expand(len(unit), *inputs.shape)).flatten(0, 1)
                 repeated = targets.expand(len(unit), *targets.shape).flatten(0, 1)
@@ -165,7 +196,7 @@ class Groups:
         return seen[2:]
 
     def _look_at(self, environment: Environment) -> tuple[Hashable | None, str]:
-        recipe, model = environment.recipe, environment.model
+        model = environment.model
         if environment.garden.blended:
             return None, "a seed is being blended in"
         if count_parameters(model) > MOST_PARAMETERS:
@@ -174,37 +205,104 @@ class Groups:
             signature = signature_of(model)
         except NotFusedError as error:
             return None, str(error)
-        if signature not in self._faults:
-            train = recipe.data["train"]
-            inputs, targets = (sent(tensor[:TRIAL_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
-            self._faults[signature] = why_different(model, Program(model), inputs, targets, recipe.task.losses)
-        fault = self._faults[signature]
+        fault = self._fault(environment, signature)
         return (signature, "") if fault is None else (None, fault)
 
+    def _guest(self, environment: Environment, incubation: Incubation) -> Guest | None:
+        """Return the seed of a branch that is trained in the group of its host; None if it is trained by itself."""
+        if not isinstance(incubation, Branch) or incubation.is_set:
+            return None
+        ((slot, seed),) = incubation.members
+        strength = seed.schedule.target if seed.stage in INCUBATING else seed.alpha.value
+        if seed.alpha.moving or strength == 0.0:
+            return None
+        of_host = {id(tensor) for tensor in HostTensors.of(environment.model).every()}
+        try:
+            guest = Guest.of(slot, seed, strength)
+        except NotFusedError:
+            return None
+        if not of_host.isdisjoint(map(id, guest.tensors.every())):
+            return None
+        signature, _ = self._signature(environment)
+        return guest if self._fault(environment, (signature, guest.kind), guest) is None else None
 
-def train_hosts(
-    program: Program, unit: Sequence[Environment], networks: Sequence[HostTensors], parts: Sequence[Batch]
-) -> Sequence[Tensor]:
-    """Train each host on its batch, and return their losses."""
-    inputs_EN, targets_EN = (torch.stack(tensors) for tensors in zip(*parts, strict=True))
+    def _fault(self, environment: Environment, signature: Hashable, guest: Guest | None = None) -> str | None:
+        """Return why networks of a signature are not computed together, or not with this guest."""
+        if signature not in self._faults:
+            recipe, model = environment.recipe, environment.model
+            train = recipe.data["train"]
+            inputs, targets = (sent(tensor[:TRIAL_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
+            fault = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
+            self._faults[signature] = fault
+        return self._faults[signature]
+
+
+def train_batch(program: Program, unit: Sequence[Environment], members: Sequence[Member]) -> list[Tensor]:
+    """Train hosts and incubating seeds on the next batch of each environment, and return the losses of hosts."""
+    parts = [environment.next_batch() for environment in unit]
+    for environment in unit:
+        environment.garden.tick()
+    passed = run_pass(program, members, parts)
+    losses: list[Tensor] = []
+    stepped: list[OptimizerKeeper] = []
+    for environment, part, member, result in zip(unit, parts, members, passed, strict=False):
+        if result is None:  # by itself the network says what is wrong
+            losses.append(environment.network.train_host(environment.forward.losses(*part)))
+        else:
+            result.hand_out(member.network)
+            losses.append(result.loss)
+            stepped.append(environment.keeper)
+    OptimizerKeeper.step_several((keeper, ()) for keeper in stepped)
+    for environment in unit:
+        environment.network.averages.take_batch()
+    hosts = [member.network for member in members[: len(unit)]]
+    # Branches of one environment take the same places in its model, one after the other.
+    turns: list[dict[int, tuple[Member, Trained]]] = []
+    for member, result in zip(members, passed, strict=True):
+        if member.branch is not None and result is not None:
+            turn = next((turn for turn in turns if member.place not in turn), None)
+            if turn is None:
+                turns.append(turn := {})
+            turn[member.place] = member, result
+    trained = [branch for turn in turns for branch in step_branches(hosts, list(turn.values()))]
+    for environment, part in zip(unit, parts, strict=True):
+        left = [number for number, branch in environment.garden.incubating.items() if branch not in trained]
+        if left:
+            environment.network.incubate(environment.forward.losses(*part), left)
+    return losses
+
+
+def run_pass(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
+    """Return what a training pass computes for each network; None for those that fail."""
+    inputs_EN, targets_EN = (
+        torch.stack(tensors) for tensors in zip(*(parts[member.place] for member in members), strict=True)
+    )
+    task = members[0].environment.recipe.task
     try:
-        passed = program.train(networks, inputs_EN, targets_EN, unit[0].recipe.task.losses)
+        passed = program.train([member.network for member in members], inputs_EN, targets_EN, task.losses)
         if changes := restore_defaults():
             refuse(changes)
     except Exception as error:
         restore_defaults()
-        if len(unit) == 1:
-            # By itself the network says what is wrong, and no tensor of it was changed yet.
-            tell_of_fallback(unit[0], error)
-            return [unit[0].network.train_host(unit[0].forward.losses(*parts[0]))]
+        if len(members) == 1:
+            tell_of_fallback(members[0].environment, error)
+            return [None]
         # One of them is at fault; the others keep the bits that they have in any group.
-        members = zip(unit, networks, parts, strict=True)
-        return [train_hosts(program, [environment], [network], [part])[0] for environment, network, part in members]
-    for environment in unit:
-        environment.keeper.zero_grad()
-    passed.hand_out(networks)
-    OptimizerKeeper.step_hosts([environment.keeper for environment in unit])
-    return passed.losses.unbind()
+        return [result for member in members for result in run_pass(program, [member], parts)]
+    return list(passed)
+
+
+def step_branches(hosts: Sequence[HostTensors], passed: Sequence[tuple[Member, Trained]]) -> list[Branch]:
+    """Take a step of branches of different environments, given what a pass computed, and return them."""
+    steps = []
+    for member, result in passed:
+        assert member.branch is not None
+        assert member.network.guest is not None
+        # Those of the host: with the branch switched in, they have its numbers.
+        parameters = [*hosts[member.place].trained, *member.network.guest.tensors.trained]
+        steps.append((member.branch, result.loss, partial(result.hand_out, member.network, parameters)))
+    Branch.step_several(steps)
+    return [branch for branch, *_ in steps]
 
 
 def tell_of_fallback(environment: Environment, error: Exception) -> None:

@@ -245,7 +245,8 @@ class GrowingNetwork:
         """
         self.garden.tick()
         loss = self.train_host(losses)
-        self.incubate(losses)
+        self.averages.take_batch()
+        self.incubate(losses, tuple(self.garden.incubating))
         return loss
 
     def train_host(self, losses: Sequence[Loss]) -> Tensor:
@@ -253,14 +254,12 @@ class GrowingNetwork:
         with self._drawing(Draws.ANYWHERE):
             return self.lost.run_without_faulty(self._train_host, losses)
 
-    def incubate(self, losses: Sequence[Loss]) -> None:
-        """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""
-        self.averages.take_batch()
-        if self.garden.incubating:
-            began = perf_counter()
-            for number in tuple(self.garden.incubating):  # of which those that fail are taken out
-                self.lost.run_without_faulty(self.garden.incubate, number, *losses)
-            self.incubation_seconds += perf_counter() - began
+    def incubate(self, losses: Sequence[Loss], numbers: Sequence[int]) -> None:
+        """Train these incubating seeds on one batch, after host and averages took it; those that fail are taken out."""
+        began = perf_counter()
+        for number in numbers:
+            self.lost.run_without_faulty(self.garden.incubate, number, *losses)
+        self.incubation_seconds += perf_counter() - began
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
         """End the training of a step: ramps that have arrived are noticed, and seeds that are ready advance."""

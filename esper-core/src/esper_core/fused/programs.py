@@ -27,7 +27,7 @@ from esper_core.growth import Alpha, Presence, Slot
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from esper_core.growth import Seed
 
@@ -68,6 +68,13 @@ class HostTensors:
         """Return all of them, without those of the guest."""
         return [*self.trained, *self.frozen, *self.buffers]
 
+    def replaced(self, tensors: Mapping[int, Tensor]) -> HostTensors:
+        """Return these tensors with others in the places of some, given by their identities."""
+        trained, frozen, buffers = (
+            [tensors.get(id(tensor), tensor) for tensor in part] for part in (self.trained, self.frozen, self.buffers)
+        )
+        return HostTensors(trained, frozen, buffers)
+
     def with_guest(self) -> tuple[HostTensors, ...]:
         """Return the tensors of the network, and those of its guest."""
         return (self,) if self.guest is None else (self, self.guest.tensors)
@@ -91,6 +98,10 @@ class Guest:
     def of(cls, slot: Slot, seed: Seed, strength: float) -> Guest:
         """Return a seed as a guest; NotFusedError if it has something that several cannot share."""
         return cls((slot.name, strength, signature_of(seed)), slot.name, seed, strength, HostTensors.of(seed))
+
+    def replaced(self, tensors: Mapping[int, Tensor]) -> Guest:
+        """Return the guest with other tensors in the places of some, given by their identities."""
+        return replace(self, tensors=self.tensors.replaced(tensors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +191,18 @@ class GuestSeats(nn.Module):
         """Return what leaves the slot for every network."""
         # Also where nobody is a guest: sums over another layout would have other bits.
         stack = stack_of(hidden).contiguous()
+        if all(guest is None for _, _, guest, _ in self.runs):
+            return Rows.of(stack)
         outputs = []
-        for start, end, guest, seed in self.runs:
-            part = stack[start:end]
-            if guest is not None:
-                of_module = Rows.of(stack_of(inputs)[start:end]) if guest.seed.adapts else None
-                part = stack_of(seed(Rows.of(part), guest.strength, of_module))
-            outputs.append(part)
-        return Rows.of(torch.cat(outputs).contiguous() if len(outputs) > 1 else outputs[0].contiguous())
+        # The gradient of a split is one tensor; each slice would have one of the size of all.
+        parts = stack.split([end - start for start, end, _, _ in self.runs])
+        for (start, end, guest, seed), part in zip(self.runs, parts, strict=True):
+            if guest is None:
+                outputs.append(part)
+                continue
+            of_module = Rows.of(stack_of(inputs)[start:end]) if guest.seed.adapts else None
+            outputs.append(stack_of(seed(Rows.of(part), guest.strength, of_module)))
+        return Rows.of(torch.cat(outputs).contiguous())
 
 
 @dataclass(frozen=True, slots=True)

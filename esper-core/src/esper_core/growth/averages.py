@@ -48,6 +48,22 @@ class RunningAverage:
 
     def update(self) -> None:
         """Take the present weights in, after a batch."""
+        self.update_several([self])
+
+    @staticmethod
+    def update_several(averages: Iterable[RunningAverage]) -> None:
+        """Take in the present weights of several networks, those with equal counts of batches at once."""
+        groups: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+        for average in averages:
+            for decay, (before, tensors) in average._count_batch().items():
+                of_decay = groups.setdefault(decay, ([], []))
+                of_decay[0].extend(before)
+                of_decay[1].extend(tensors)
+        for decay, (before, tensors) in groups.items():
+            _averaging(decay)(before, tensors, 1)
+
+    def _count_batch(self) -> dict[float, tuple[list[Tensor], list[Tensor]]]:
+        """Count a batch of each weight, and return averages with the weights to take in, by the decay."""
         before, batches = self._averages, self._batches
         self._averages, self._batches = {}, {}
         self._places = self._list_places() if self._places is None else self._places
@@ -61,8 +77,11 @@ class RunningAverage:
             averages, tensors = groups.setdefault(min(self._decay, 1 - 1 / self._batches[place]), ([], []))
             averages.append(average)
             tensors.append(tensor)
-        for decay, (averages, tensors) in groups.items():
-            _averaging(decay)(averages, tensors, 1)
+        return groups
+
+    def tensors(self) -> dict[int, Tensor]:
+        """Return the averages, by the identities of the tensors that are registered in their places."""
+        return {id(getattr(*place)): average for place, average in self._averages.items()}
 
     def forget_places(self) -> None:
         """List the places anew in the next batch, because the network may have changed."""
@@ -138,10 +157,25 @@ class Averages:
 
     def take_batch(self) -> None:
         """Take in the host's weights after a batch."""
-        self._batches += 1
-        if self._host is not None:
-            self._follow()
-            self._host.update()
+        self.take_batches([self])
+
+    @staticmethod
+    def take_batches(several: Iterable[Averages]) -> None:
+        """Take in the weights of several hosts after a batch of each."""
+        hosts: list[RunningAverage] = []
+        for averages in several:
+            averages._batches += 1
+            if averages._host is not None:
+                averages._follow()
+                hosts.append(averages._host)
+        RunningAverage.update_several(hosts)
+
+    @staticmethod
+    def take_branches(branches: Iterable[tuple[Averages, int]]) -> None:
+        """Take in the weights of several branches, which are switched in, after a batch of each."""
+        RunningAverage.update_several(
+            averages._apart[number] for averages, number in branches if averages._host is not None
+        )
 
     def take_correlation(self) -> float:
         """Return how much what is judged now correlates with what was judged when this was called last.
@@ -176,6 +210,10 @@ class Averages:
             with self._host.applied(), average.applied(), incubation.trial():
                 yield
 
+    def of_branch(self, number: int) -> dict[int, Tensor]:
+        """Return the averages of a branch, by the identities of the tensors in whose places they are judged."""
+        return self._apart[number].tensors() if number in self._apart else {}
+
     def forget(self) -> None:
         """Begin the host's average anew, because its weights were restored from a snapshot."""
         if self._host is not None:
@@ -190,9 +228,9 @@ class Averages:
         """Begin an average for each newborn seed, and end those of seeds that no longer incubate."""
         assert self._host is not None
         incubating = self._garden.incubating
-        present = [seed for _, seed in self._garden.all_seeds()]
         for number in [number for number in self._apart if number not in incubating]:
             average = self._apart.pop(number)
+            present = [seed for _, seed in self._garden.all_seeds()]
             if any(seed is other for seed in self._seeds.pop(number) for other in present):
                 self._host.adopt(average)  # it was kept with its branch, or acts on the host now
         for number, incubation in incubating.items():

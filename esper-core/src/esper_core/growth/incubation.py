@@ -230,30 +230,30 @@ class Branch(Incubation):
                     self._keeper.backward(loss)
             if acts:
                 self._keeper.step([seed.number for seed in seeds])
-            self._finish_batch(summed(losses))
+            self._keeper.zero_grad()
+            if self.after_step is not None:
+                self.after_step()
+        self._losses.append(summed(losses))
 
     @staticmethod
-    def step_several(steps: Sequence[tuple[Branch, Tensor, Callable[[], None]]]) -> None:
-        """Do for branches of different models what ``train`` does for each, given each one's loss.
+    def step_several(
+        steps: Sequence[tuple[Branch, Tensor, Callable[[], None]]], after_step: Callable[[], None]
+    ) -> None:
+        """Do for branches of different models what ``train`` does for each, given its loss.
 
-        The function beside it sets the gradients of its parameters.
+        The function beside it sets the gradients of its parameters; ``after_step`` is called once for all of them.
         """
         with ExitStack() as switched:
             for branch, _, set_gradients in steps:
                 switched.enter_context(branch.trial())
                 branch._keeper.zero_grad()
                 set_gradients()
-            type(steps[0][0]._keeper).step_several(
-                [(branch._keeper, [seed.number for _, seed in branch.members]) for branch, *_ in steps]
-            )
+            numbers = [(branch._keeper, [seed.number for _, seed in branch.members]) for branch, *_ in steps]
+            numbers[0][0].step_several(numbers)
             for branch, loss, _ in steps:
-                branch._finish_batch(loss)
-
-    def _finish_batch(self, loss: Tensor) -> None:
-        self._keeper.zero_grad()
-        if self.after_step is not None:
-            self.after_step()
-        self._losses.append(loss)
+                branch._keeper.zero_grad()
+                branch._losses.append(loss)
+            after_step()
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the branch's tensors, by the identities of those of the host in whose places they are switched in."""
@@ -358,9 +358,15 @@ class Branch(Incubation):
 
     def _exchanged(self, owner: OwnedParameters, state: dict[Any, Any]) -> dict[Any, Any]:
         """Set the state of the owner's optimizer and return the state that it had."""
-        before = self._state_of_host(owner)
-        if owner.optimizer is not None:
+        if owner.optimizer is None:
+            return {}
+        of_all = owner.optimizer.state
+        if all(id(parameter) in self._ids_of_host for parameter in of_all):
+            before = dict(of_all)  # a copy of a dict does not hash, which takes long for tensors
+            of_all.clear()
+        else:
+            before = self._state_of_host(owner)
             for parameter in before:
-                del owner.optimizer.state[parameter]
-            owner.optimizer.state.update(state)
+                del of_all[parameter]
+        of_all.update(state)
         return before

@@ -15,13 +15,14 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
 from esper_core.fused import Guest, HostTensors, NotFusedError, Program, Stacks, refuse, signature_of, why_different
-from esper_core.growth import Branch, Draws, OptimizerKeeper, describe_error
+from esper_core.growth import Averages, Branch, Draws, OptimizerKeeper, describe_error
 from esper_core.leyline.errors import plural
 from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.plugins.process_state import restore_defaults
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.fused import Trained
-    from esper_core.growth import Transition
+    from esper_core.growth import Seed, Slot, Transition
     from esper_core.growth.incubation import Incubation
     from esper_core.leyline import SplitName
     from esper_core.trainer.environment import Environment, Recipe
@@ -87,6 +88,10 @@ class Groups:
         self._programs = LanePrograms()
         self._faults: dict[Hashable, str | None] = {}
         self._seen: dict[int, tuple[GrowingNetwork, Hashable, Hashable | None, str]] = {}
+        self._guests: dict[tuple[int, int], tuple[GrowingNetwork, Hashable, Guest | None]] = {}
+        # A number for each kind of guests: to compare long tuples in every pass takes as long as a layer.
+        self._kinds: dict[Hashable, int] = {}
+        self._numbers = count()
 
     def units(self, environments: Sequence[Environment], lanes: int) -> list[list[Environment]]:
         """Return what is computed as one: each group, in parts for so many lanes, and each other environment alone."""
@@ -123,20 +128,19 @@ class Groups:
             environment.seconds = share + incubation, incubation
         return transitions
 
-    def _members(self, unit: Sequence[Environment]) -> list[Member]:
-        """Return the networks that are trained together: hosts, then branches with seeds of each kind."""
+    def _members(self, unit: Sequence[Environment], *, judged: bool = False) -> list[Member]:
+        """Return the networks of a group: hosts, then branches with seeds of each kind; ``judged``: averaged ones."""
         hosts = [
             Member(environment, place, HostTensors.of(environment.model)) for place, environment in enumerate(unit)
         ]
         branches: dict[Hashable, list[Member]] = {}
         for host in hosts:
-            for incubation in host.environment.garden.incubating.values():
+            averages = host.environment.network.averages
+            for number, incubation in host.environment.garden.incubating.items():
                 guest = self._guest(host.environment, incubation)
                 if guest is not None and isinstance(incubation, Branch):
-                    tensors = incubation.tensors()
-                    trained = [tensors[id(parameter)] for parameter in host.network.trained]
-                    buffers = [tensors.get(id(buffer), buffer) for buffer in host.network.buffers]
-                    network = replace(host.network, trained=trained, buffers=buffers, guest=guest)
+                    tensors = incubation.tensors() | (averages.of_branch(number) if judged else {})
+                    network = replace(host.network.replaced(tensors), guest=guest.replaced(tensors))
                     branches.setdefault(guest.kind, []).append(replace(host, network=network, branch=incubation))
         return [*hosts, *(member for members in branches.values() for member in members)]
 
@@ -154,27 +158,36 @@ class Groups:
                 tell_of_fallback(unit[0], error)
                 return [unit[0].evaluate(split)]
             return [self.evaluate([environment], split)[0] for environment in unit]
+        for member, evaluation in evaluations:
+            if member.branch is not None:
+                member.environment.network.gains.trials[member.branch.number] = evaluation.evidence
         return [
-            environment.take_evaluation(split, evaluation)
-            for environment, evaluation in zip(unit, evaluations, strict=True)
+            member.environment.take_evaluation(split, evaluation)
+            for member, evaluation in evaluations
+            if member.branch is None
         ]
 
-    def _evaluations(self, unit: Sequence[Environment], split: SplitName) -> list[Evaluation]:
+    def _evaluations(self, unit: Sequence[Environment], split: SplitName) -> list[tuple[Member, Evaluation]]:
+        """Return the evaluations of hosts and, on the validation split, of branches."""
         recipe, program = unit[0].recipe, self._program(unit[0])
         losses: list[Tensor] = []
         scores: list[Tensor] = []
         with ExitStack() as averages, torch.inference_mode():
             for environment in unit if split == "validation" else ():
                 averages.enter_context(environment.network.averages.judged())
-            stacks = Stacks.of([HostTensors.of(environment.model) for environment in unit])
+            members = self._members(unit, judged=True)
+            if split != "validation":
+                members = members[: len(unit)]
+            networks, stacks = len(members), Stacks.of([member.network for member in members])
             for inputs, targets in chunks(recipe.data[split], recipe.device):
-                outputs = program.outputs(stacks, inputs.expand(len(unit), *inputs.shape)).flatten(0, 1)
-                repeated = targets.expand(len(unit), *targets.shape).flatten(0, 1)
-                losses.append(recipe.task.losses(outputs, repeated).unflatten(0, (len(unit), -1)))
-                scores.append(recipe.task.scores(outputs, repeated).unflatten(0, (len(unit), -1)))
+                outputs = program.outputs(stacks, inputs.expand(networks, *inputs.shape)).flatten(0, 1)
+                repeated = targets.expand(networks, *targets.shape).flatten(0, 1)
+                losses.append(recipe.task.losses(outputs, repeated).unflatten(0, (networks, -1)))
+                scores.append(recipe.task.scores(outputs, repeated).unflatten(0, (networks, -1)))
             rows = zip(torch.cat(losses, 1), torch.cat(scores, 1), strict=True)
             evidence = recipe.network.growth.evidence
-            return [evaluation_of(recipe.task, *row, evidence) for row in rows]
+            evaluations = [evaluation_of(recipe.task, *row, evidence) for row in rows]
+            return list(zip(members, evaluations, strict=True))
 
     def _program(self, environment: Environment) -> Program:
         """Return the program of this lane for a network of a group."""
@@ -216,13 +229,22 @@ class Groups:
         strength = seed.schedule.target if seed.stage in INCUBATING else seed.alpha.value
         if seed.alpha.moving or strength == 0.0:
             return None
-        of_host = {id(tensor) for tensor in HostTensors.of(environment.model).every()}
+        place, network, form = (environment.pool_index, seed.number), environment.network, (seed.stage, strength)
+        seen = self._guests.get(place)
+        if seen is None or seen[0] is not network or seen[1] != form:
+            guest = self._look_at_guest(environment, slot, seed, strength)
+            self._guests[place] = seen = network, form, guest
+        return seen[2] and replace(seen[2], tensors=HostTensors.of(seed))
+
+    def _look_at_guest(self, environment: Environment, slot: Slot, seed: Seed, strength: float) -> Guest | None:
         try:
             guest = Guest.of(slot, seed, strength)
         except NotFusedError:
             return None
+        of_host = {id(tensor) for tensor in HostTensors.of(environment.model).every()}
         if not of_host.isdisjoint(map(id, guest.tensors.every())):
             return None
+        guest = replace(guest, kind=self._kinds.setdefault(guest.kind, next(self._numbers)))
         signature, _ = self._signature(environment)
         return guest if self._fault(environment, (signature, guest.kind), guest) is None else None
 
@@ -253,8 +275,7 @@ def train_batch(program: Program, unit: Sequence[Environment], members: Sequence
             losses.append(result.loss)
             stepped.append(environment.keeper)
     OptimizerKeeper.step_several((keeper, ()) for keeper in stepped)
-    for environment in unit:
-        environment.network.averages.take_batch()
+    Averages.take_batches(environment.network.averages for environment in unit)
     hosts = [member.network for member in members[: len(unit)]]
     # Branches of one environment take the same places in its model, one after the other.
     turns: list[dict[int, tuple[Member, Trained]]] = []
@@ -301,7 +322,11 @@ def step_branches(hosts: Sequence[HostTensors], passed: Sequence[tuple[Member, T
         # Those of the host: with the branch switched in, they have its numbers.
         parameters = [*hosts[member.place].trained, *member.network.guest.tensors.trained]
         steps.append((member.branch, result.loss, partial(result.hand_out, member.network, parameters)))
-    Branch.step_several(steps)
+    averages = [
+        (member.environment.network.averages, branch.number)
+        for (member, _), (branch, *_) in zip(passed, steps, strict=True)
+    ]
+    Branch.step_several(steps, partial(Averages.take_branches, averages))
     return [branch for branch, *_ in steps]
 
 

@@ -121,6 +121,8 @@ class SeedGains:
         self.gains: dict[int, Tensor] = {}
         self.margins: dict[int, Tensor] = {}
         """By how much each seed is better than the best of the others that incubate, on the same examples."""
+        self.trials: dict[int, Tensor] = {}
+        """The evidence of the present step with each seed that was evaluated in a group already, by their numbers."""
 
     def measure(self, evaluate: Callable[[], Tensor], evidence: Tensor, undisturbed: Tensor | None) -> None:
         """Measure the gain of every living seed.
@@ -133,10 +135,13 @@ class SeedGains:
         self.gains = {}
         trials: dict[int, Tensor] = {}
         for number in self._garden.incubating:
-            with self._averages.judged(number), self._stream:
-                trials[number] = evaluate()
+            if number in self.trials:
+                trials[number] = self.trials[number]
+            else:
+                with self._averages.judged(number), self._stream:
+                    trials[number] = evaluate()
             self.gains[number] = paired(evidence, trials[number])
-        self.margins = _margins(trials)
+        self.margins, self.trials = _margins(trials), {}
         if undisturbed is None:
             return
         acting, slots = self._garden.blended, self._garden.slots.values()

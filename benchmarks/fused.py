@@ -1,7 +1,8 @@
-"""Equal networks as one program, against one after another: ``python -m benchmarks.fused``, about two minutes.
+"""Equal networks as one program, against one after another: ``python -m benchmarks.fused``, about five minutes.
 
-A step is 32 training batches of 100 examples and the validation of 800, on MNIST-1D; ``conv`` has images and takes the
-usual way. Both ways step in turn, on one thread; each figure is the median over pairs of CPU seconds.
+A step is 32 training batches of 100 examples and the validation of 800. Both ways step in turn, on one thread; each
+figure is the median over pairs of CPU seconds. Which hosts take which way follows from this table: the rules in
+``esper_core.fused.rows`` and the bounds in ``esper_core.trainer.groups`` leave out what is slower here.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ import argparse
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from benchmarks.perf.workloads import SEED, conv, one_d
-from esper_core.leyline import Action, Op, SlotPlace
-from esper_core.settings import ComputeConfig
+from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split
+from esper_core.settings import ComputeConfig, GrowthConfig
 from esper_core.trainer.groups import Groups
 from esper_core.trainer.pool import Pool
 from esper_run.app.runtime import one_thread, tune_allocator
-from esper_tasks.hosts import cnn1d
+from esper_tasks.hosts import Mlp, TokenMlp, cnn1d, wide_cnn1d
+from esper_tasks.supervised import Classification
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
     from benchmarks.perf.workloads import Workload
 
 NETWORKS: Final = (1, 8, 32)
 PAIRS: Final = 7
 """Steps of each way that count, after one that warms up."""
+
+GROWN, BRANCHED = "… grown with conv_light", "… with one on a branch"
 
 
 def main() -> None:
@@ -39,43 +48,68 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
     parsed = parser.parse_args()
     tune_allocator()
-    work = one_d(1, 500) if parsed.quick else one_d()
-    shape = work.task.shape
-    hosts: dict[str, Workload] = {
-        "pointwise-mlp": work,
-        "… with a conv_light": work,
-        "cnn1d": replace(work, build_host=lambda: cnn1d(shape), slots={"early": SlotPlace("early")}),
-        "conv": conv(1, 1, 8) if parsed.quick else conv(4, 2),
-    }
     print(f"torch {torch.__version__}, CPU milliseconds per network and step\n")
-    print(f"{'host':22}{'networks':>9}{'in turn':>10}{'fused':>10}{'times as fast':>15}  way")
+    print(f"{'host':25}{'networks':>9}{'in turn':>10}{'fused':>10}{'times as fast':>15}  way")
     with one_thread():
-        for name, workload in hosts.items():
+        for name, workload in workloads(quick=parsed.quick).items():
             for networks in parsed.networks if parsed.hosts is None or name in parsed.hosts else ():
                 measure(name, workload, networks, 1 if parsed.quick else PAIRS)
+
+
+def workloads(*, quick: bool) -> dict[str, Workload]:
+    """Return the hosts of the table, on data of their kinds."""
+    work = one_d(1, 500) if quick else one_d()
+    batches, shape = work.batches, work.task.shape
+
+    def on(kind: str, example: tuple[int, ...], build: Callable[[DataShape], nn.Module], slot: str) -> Workload:
+        data_shape = DataShape(kind, example, 10)  # type: ignore[arg-type]
+        generator = torch.Generator().manual_seed(0)
+
+        def split(count: int) -> Split:
+            inputs = torch.randn(count, *example, generator=generator)
+            return Split(inputs, torch.randint(10, (count,), generator=generator))
+
+        data = {"train": split(100 * batches), "validation": split(800), "test": split(100)}
+        task = Classification(data, kind, classes=10)  # type: ignore[arg-type]
+        slots = {"early": SlotPlace(slot)}
+        return replace(work, task=task, build_host=partial(build, data_shape), slots=slots)
+
+    return {
+        "pointwise-mlp": work,
+        GROWN: work,
+        BRANCHED: work,
+        "cnn1d": replace(work, build_host=lambda: cnn1d(shape), slots={"early": SlotPlace("early")}),
+        "wide-cnn1d": replace(work, build_host=lambda: wide_cnn1d(shape), slots={"early": SlotPlace("early")}),
+        "mlp": on("vector", (64,), Mlp, "first"),
+        "token-mlp": on("tokens", (16, 8), TokenMlp, "mix"),
+        "cnn2d": conv(1, 1, 8) if quick else conv(4, 2),
+    }
 
 
 def measure(name: str, work: Workload, networks: int, pairs: int) -> None:
     """Print how long both ways take for so many networks."""
     with ExitStack() as pools:
-        ways = [
-            pools.enter_context(closing(Pool(work.recipe(compute=ComputeConfig(fused=fused)), ["x"], networks)))
-            for fused in (False, True)
-        ]
+        ways: list[Pool] = []
+        for fused in (False, True):
+            recipe = work.recipe(compute=ComputeConfig(fused=fused))
+            growth = GrowthConfig(incubation="branch", gates="off", average=4)
+            varieties = recipe.network.varieties if name in (GROWN, BRANCHED) else {}
+            settings = replace(recipe.network, growth=growth, varieties=varieties)
+            ways.append(pools.enter_context(closing(Pool(replace(recipe, network=settings), ["x"], networks))))
         for pool in ways:
             pool.reset(0, 0)
-            if name.startswith("…"):
-                grow(pool)
+            if name in (GROWN, BRANCHED):
+                grow(pool, (Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE) if name == GROWN else (Op.GERMINATE,))
         seconds = [[step(pool, number) for pool in ways] for number in range(1 + pairs)][1:]
         plain, fused = (1e3 * median(times) / networks for times in zip(*seconds, strict=True))
         ratio = median(plain / fused for plain, fused in seconds)
         way = Groups(ways[1].environments[0].recipe).describe(ways[1].environments)
-        print(f"{name:22}{networks:9}{plain:10.1f}{fused:10.1f}{ratio:15.2f}  {way}", flush=True)
+        print(f"{name:25}{networks:9}{plain:10.1f}{fused:10.1f}{ratio:15.2f}  {way}", flush=True)
 
 
-def grow(pool: Pool) -> None:
-    """Fossilise a ``conv_light`` behind the first layer of every host."""
-    for number, op in enumerate((Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE)):
+def grow(pool: Pool, actions: tuple[Op, ...]) -> None:
+    """Germinate a ``conv_light`` behind the first layer of every host, and carry out what follows."""
+    for number, op in enumerate(actions):
         pool.apply([Action(op, "early", SEED, speed=0)] * len(pool.environments), number)
         pool.train(number)
 

@@ -38,7 +38,8 @@ TWO_BLUEPRINTS = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprin
 MNIST = "task: mnist1d\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light, pointwise]}\n"
 SMALL = "environments: 2\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"
 SHADOW = "growth: {incubation: shadow}\n"
-"""Once the default, and named since, so that older revisions can be compared."""
+UNFUSED = "compute: {fused: false}\n"
+"""Once the defaults, and named since, so that older revisions can be compared."""
 EASILY_ALARMED = "governor: {surge_sigmas: 0, surge_ratio: 1.0, surge_steps: 1, history_steps: 2, rollbacks: 100}\n"
 
 RUNS = {
@@ -66,8 +67,15 @@ RUNS = {
     "ppo-with-memory": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: true}}\nrounds: 3\n" + SMALL + SHADOW,
     "processes": STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: processes\n",
 }
+RUNS = {name: text + UNFUSED for name, text in RUNS.items()} | {
+    "groups": MNIST + "policy: heuristic\nengine: threads\nlanes: 2\nenvironments: 3\n"
+    "episode: {steps: 24, batches: 8, batch_size: 50}\ncompute: {fused: true}\n",
+}
 KILLED = (
-    STRIPES + PLAN + "environments: 2\nepisode: {steps: 24, batches: 30, batch_size: 100}\ncheckpoints: {every: 1}\n"
+    STRIPES
+    + PLAN
+    + "environments: 2\nepisode: {steps: 24, batches: 30, batch_size: 100}\ncheckpoints: {every: 1}\n"
+    + UNFUSED
 )
 LOOPS = ("gardener", "gardener-resumed", "gardener-tokens", "probe")
 """The cases of ``golden_loops``."""

@@ -261,8 +261,8 @@ class ComputeConfig(Section):
     )
     compile: bool = Field(default=False, description="Compile the training pass of the host with torch.compile.")
     fused: bool = Field(
-        default=False,
-        description="Compute networks of one structure together, where that is faster; results differ by rounding.",
+        default=True,
+        description="Train networks of one structure together, in runs of four or more; results differ by rounding.",
     )
     allocator: Literal["tuned", "default"] = Field(
         default="tuned", description="Whether glibc keeps freed memory for reuse; it changes speed only."

@@ -46,6 +46,19 @@ def test_overlays_are_applied_and_named(esper, file, tmp_path, monkeypatch) -> N
 
 @pytest.mark.members
 @pytest.mark.parametrize(
+    ("change", "way"),
+    [
+        ("environments=2", "Networks of one structure train together."),
+        ("environments=1", "Networks train one after another: there are fewer than 4."),
+        ("compute.fused=false", "Networks train one after another: compute.fused is false."),
+    ],
+)
+def test_a_dry_run_says_whether_networks_train_together(esper, file, change, way) -> None:
+    assert way in esper("run", file, "--dry-run", "--set", change).out
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(
     ("steps", "gates", "warned"), [(16, "strict", True), (17, "strict", False), (14, "off", True), (15, "off", False)]
 )
 def test_an_episode_without_time_for_the_looks_of_a_gate_is_a_warning(esper, file, steps, gates, warned) -> None:

@@ -110,6 +110,10 @@ class Groups:
         parts += [f"{count} one after another: {why}" for why, count in alone.items()]
         return "; ".join(parts)
 
+    def why_alone(self, environment: Environment) -> str:
+        """Return why a network is in no group; "" if it is in one."""
+        return self._signature(environment)[1]
+
     def train(self, unit: Sequence[Environment]) -> list[list[Transition]]:
         """Train the environments of a unit for a step, and return the changes of stage of each."""
         if self._signature(unit[0])[0] is None:
@@ -218,7 +222,8 @@ class Groups:
             signature = signature_of(model)
         except NotFusedError as error:
             return None, str(error)
-        fault = self._fault(environment, signature)
+        with environment.guard():  # lanes are guarded as one, and this comes before them
+            fault = self._fault(environment, signature)
         return (signature, "") if fault is None else (None, fault)
 
     def _guest(self, environment: Environment, incubation: Incubation) -> Guest | None:

@@ -348,6 +348,14 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 
+    @staticmethod
+    def why_alone(recipe: Recipe, seed: int) -> str:
+        """Return why networks of a recipe are trained one after another; "": they are not. ``seed`` builds one."""
+        environment = Environment(recipe, arm="", index=0)
+        with environment.guard():
+            environment.reset(0, seed)
+        return Groups(recipe).why_alone(environment)
+
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
         for environment in self.environments:

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from esper_core.settings import GrowthConfig
     from esper_run.app.components import ConfiguredComponent
     from esper_run.app.resolution import Resolution
+    from esper_run.config.model import RunConfig
     from esper_run.config.values import KeyPath
+
+
+LEAST_FUSED = 4
+"""Networks of a run from which on those of one structure are one program; fewer small ones are faster in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ def build_prototype(
         ),
         batch_size=config.episode.batch_size,
         device=device,
-        compute=config.compute,
+        compute=config.compute.model_copy(update={"fused": config.compute.fused and _has_enough_networks(config)}),
     )
     label = " or ".join(_labels_of_training(resolution))
     recipe = replace(recipe, reports=replace(recipe.reports, host=resolution.host.label, label=label))
@@ -95,6 +100,11 @@ def build_prototype(
         operations = count_operations(host, sites, varieties, example)
         recipe = replace(recipe, network=replace(recipe.network, operations=operations))
     return Prototype(recipe, host, SlotDescriptions(host, sites, varieties, example))
+
+
+def _has_enough_networks(config: RunConfig) -> bool:
+    # By the configuration, not by what one process trains: workers and replays compute the same numbers as the run.
+    return config.environments * (max(len(config.arms), 1) + config.twin) >= LEAST_FUSED
 
 
 # --- devices and data

@@ -276,6 +276,7 @@ def _print_plan(composition: Composition, *, as_json: bool) -> None:
         "batches": config.episode.batches,
         "host_parameters": composition.host_parameters,
         "slots": composition.space.blueprints,
+        "groups": composition.describe_groups(),
     }
     if as_json:
         print_json(plan)
@@ -286,6 +287,7 @@ def _print_plan(composition: Composition, *, as_json: bool) -> None:
     )
     for name, blueprints in composition.space.blueprints.items():
         print_line(f"slot {name}: {', '.join(blueprints)}")
+    print_line(str(plan["groups"]))
     print_line("Everything is in order; nothing was trained.")
 
 

@@ -100,7 +100,8 @@ class Workload:
             ),
             batch_size=self.batch_size,
             device=CPU,
-            compute=compute or ComputeConfig(),
+            # As in runs of so few networks; ``benchmarks.fused`` compares the ways.
+            compute=compute or ComputeConfig(fused=False),
         ).on(device)
         if not channels_last:
             return recipe

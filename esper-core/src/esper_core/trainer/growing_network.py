@@ -245,14 +245,18 @@ class GrowingNetwork:
         """
         self.garden.tick()
         loss = self.train_host(losses)
-        self.averages.take_batch()
-        self.incubate(losses, tuple(self.garden.incubating))
+        self.train_seeds(losses)
         return loss
 
     def train_host(self, losses: Sequence[Loss]) -> Tensor:
         """Train host and acting seeds alone on one batch, after alphas moved on; return its mean loss, detached."""
         with self._drawing(Draws.ANYWHERE):
             return self.lost.run_without_faulty(self._train_host, losses)
+
+    def train_seeds(self, losses: Sequence[Loss]) -> None:
+        """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""
+        self.averages.take_batch()
+        self.incubate(losses, tuple(self.garden.incubating))
 
     def incubate(self, losses: Sequence[Loss], numbers: Sequence[int]) -> None:
         """Train these incubating seeds on one batch, after host and averages took it; those that fail are taken out."""

@@ -245,7 +245,7 @@ class GrowingNetwork:
         """
         self.garden.tick()
         loss = self.train_host(losses)
-        self.train_seeds(losses)
+        self.incubate(losses)
         return loss
 
     def train_host(self, losses: Sequence[Loss]) -> Tensor:
@@ -253,14 +253,12 @@ class GrowingNetwork:
         with self._drawing(Draws.ANYWHERE):
             return self.lost.run_without_faulty(self._train_host, losses)
 
-    def train_seeds(self, losses: Sequence[Loss]) -> None:
-        """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""
-        self.averages.take_batch()
-        self.incubate(losses, tuple(self.garden.incubating))
-
-    def incubate(self, losses: Sequence[Loss], numbers: Sequence[int]) -> None:
-        """Train these incubating seeds on one batch, after host and averages took it; those that fail are taken out."""
+    def incubate(self, losses: Sequence[Loss], numbers: Sequence[int] | None = None) -> None:
+        """Train these seeds on one batch, after host and averages took it; None: averages take it, then all seeds."""
         began = perf_counter()
+        if numbers is None:
+            self.averages.take_batch()
+            numbers = tuple(self.garden.incubating)  # of which those that fail are taken out
         for number in numbers:
             self.lost.run_without_faulty(self.garden.incubate, number, *losses)
         self.incubation_seconds += perf_counter() - began

@@ -250,7 +250,7 @@ class Gardener:
         if batches and (network.garden.incubating or network.ends_averaged):
             self._form.refuse_other(branched=True)
             with without_trace(self.model):
-                network.train_seeds([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
+                network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
 
     def tend(self) -> Tended:
         """Measure the seeds, ask the policy, and carry out its action: call it once an epoch, or every n batches.

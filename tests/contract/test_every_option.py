@@ -363,7 +363,7 @@ ROWS = [
     Row("growth.gates", "strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
     Row("growth.evidence", "loss", counts_examples, True, False, ("growth.average=0",)),
     Row("growth.average", "0.0", judged_by_latest_weights, False, True),
-    Row("growth.final_weights", "average", lambda w: w.environment().network.ends_averaged, False, True),
+    Row("growth.final_weights", "average", lambda w: w.environment().network.averages.is_final, False, True),
     Row("growth.price.doubling", "0.0", lambda w: price(w) > 0, True, False),
     Row("growth.price.of", "parameters", lambda w: price(w) < 0.04, False, True, ("growth.evidence=loss",)),
     Row("growth.price.budget", "100", adapter_price, 0.0257, 0.011),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 LIGHT = [f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins")]
 LIGHT += [f"esper_run.{part}" for part in ("config", "cli", "runs.records", "options", "stores")]
-LIGHT += [f"esper_scale.stores.{part}" for part in ("command", "plugin")]
+LIGHT += ["esper_scale.stores.plugin"]
 HEAVY = ["torch", "scipy", "numpy", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
 
 

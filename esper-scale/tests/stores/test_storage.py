@@ -409,7 +409,7 @@ def test_an_error_of_renewing_the_claim_is_not_one_of_the_file_that_is_read(stor
     uploader = claimed(store, folder)
     monkeypatch.setattr(uploads, "SECONDS_BETWEEN_RENEWALS", 0.0)
     monkeypatch.setattr(storage.LeasedRun, "renew", lambda claim: exec("raise ConnectionError('down')"))
-    with pytest.raises(RunFolderError, match="E434 .*ConnectionError: down"):
+    with pytest.raises(RunFolderError, match=r"E434 .*ConnectionError: down"):
         uploader.upload(1, None)
 
 

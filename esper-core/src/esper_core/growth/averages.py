@@ -139,10 +139,13 @@ MOST_CORRELATION: Final = 0.999
 
 
 class Averages:
-    """The running averages of a host and of each seed that incubates; with a half-life of 0 there are none."""
+    """The running averages of a host and of each seed that incubates; with a half-life of 0 there are none.
 
-    def __init__(self, garden: Garden, half_life: float) -> None:
-        self._garden, self._half_life = garden, half_life
+    ``is_final``: whether the host ends with its average.
+    """
+
+    def __init__(self, garden: Garden, half_life: float, *, is_final: bool = False) -> None:
+        self._garden, self._half_life, self.is_final = garden, half_life, is_final
         self._host = RunningAverage(half_life, self._places_of_host) if half_life else None
         self._apart: dict[int, RunningAverage] = {}
         self._seeds: dict[int, list[Seed]] = {}

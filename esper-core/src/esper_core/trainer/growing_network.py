@@ -208,8 +208,7 @@ class GrowingNetwork:
             RandomStream(derive_seed(seed, purpose), device, idle=deterministic)
             for purpose in ("training", "evaluation", "trial")
         )
-        self.averages = Averages(self.garden, growth.average)
-        self.ends_averaged = growth.final_weights == "average"
+        self.averages = Averages(self.garden, growth.average, is_final=growth.final_weights == "average")
         self.prices = SeedPrices(self.garden, growth, settings.metric, settings.operations)
         self.gains = SeedGains(self.garden, self.averages, trial_stream)
         left_out = derive_seed(seed, "counterfactuals")

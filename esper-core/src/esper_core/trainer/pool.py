@@ -232,7 +232,7 @@ class Phases(Roster[N]):
                 if not environment.over:
                     environment.measure_again(step)
         doing = "in the test at the end"
-        averaged = [environment for environment in self.environments if environment.network.ends_averaged]
+        averaged = [environment for environment in self.environments if environment.network.averages.is_final]
         tests = self._read(self.evaluate_each(averaged, "test", doing))
         last = {environment: metric for environment, (_, metric) in tests}
         for environment in averaged:

@@ -247,7 +247,7 @@ class Gardener:
                 with without_trace(self.model):
                     self._report(seed_set.germinate(self._environment.steps))
             seed_set.count(batches)
-        if batches and (network.garden.incubating or network.ends_averaged):
+        if batches and (network.garden.incubating or network.averages.is_final):
             self._form.refuse_other(branched=True)
             with without_trace(self.model):
                 network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
@@ -341,7 +341,7 @@ class Gardener:
         with self._closing, without_trace(self.model):
             pruned = self._environment.network.garden.remove(Reason(Cause.LOOP_END))
             self._environment.network.close()
-            if error is None and self._environment.network.ends_averaged:
+            if error is None and self._environment.network.averages.is_final:
                 self.final_losses = self._environment.end_averaged()
             if error is None:
                 self._environment.warn_of_end(

@@ -166,7 +166,7 @@ class LoopEnvironment:
         network = self.network
         incubation = network.incubation_seconds
         transitions = network.open_step()
-        if not (network.garden.incubating or network.ends_averaged):
+        if not (network.garden.incubating or network.averages.is_final):
             network.averages.forget()  # they are kept up while seeds incubate, whose host they judge
         network.garden.tick()
         with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):

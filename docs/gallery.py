@@ -3,7 +3,8 @@
     python docs/gallery.py              draw the figures from the results in docs/gallery/
     python docs/gallery.py --run        run the examples first: about ten minutes
     python docs/gallery.py --run lora   run one of them
-    python docs/gallery.py --photos     photograph the live page and a probe, with Chromium
+    python docs/gallery.py --photos     photograph the live page, a probe and a plan, with Chromium
+    python docs/gallery.py --adapters   run the tutorial on adapters first: some minutes; it needs what that installs
 
 ``docs/generate.py`` takes the texts from ``page``. A result has the metric of each network and step, the seeds of the
 first networks, and what the run found, in words. ``default-run.txt`` is what the first one prints at its end.
@@ -47,6 +48,8 @@ DOCS: Final = Path(__file__).parent
 RESULTS: Final = DOCS / "gallery"
 PICTURES: Final = DOCS / "pictures"
 PRINTED: Final = RESULTS / "default-run.txt"
+
+TUTORIAL: Final = DOCS / "guides" / "where-should-lora-go.md"
 
 SHARE: Final = 35
 """Percent of the default run after which its page is photographed."""
@@ -253,7 +256,33 @@ def page() -> str:
         parts.append(
             f"## {example.title}\n\n{example.text}\n\n```sh\n{example.command}\n```\n\n{figure}\n\n{findings}\n"
         )
-    return "\n" + "\n".join(parts) + "\n"
+    return "\n" + "\n".join([*parts, adapters_text()]) + "\n"
+
+
+def adapters_text() -> str:
+    """Return the text of the tutorial on adapters, with its picture and what it found."""
+    stored = load("adapters")
+    findings = "".join(f"- {text}\n" for text in (stored["plan"]["reason"], stored["printed"]))
+    picture = "![The layers of an encoder, and the places of a plan](pictures/plan.png)"
+    return f"""## Where LoRA goes
+
+The layers of a sentence encoder, coloured by what an adapter brings there; numbers are those of the plan. The
+[tutorial](guides/where-should-lora-go.md) measures it, trains what is planned, and saves it.
+
+{picture}
+
+{findings}"""
+
+
+def run_tutorial() -> None:
+    """Run the tutorial on adapters, and store its plan, and what it prints at its end."""
+    blocks = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "tutorial.py").write_text("\n".join([*blocks, 'plan.save("plan.json")\n']), encoding="utf-8")
+        command = [sys.executable, "tutorial.py"]
+        printed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+        plan = json.loads((Path(folder) / "plan.json").read_text(encoding="utf-8"))
+    store("adapters", {"plan": plan, "printed": printed.strip().splitlines()[-1]})
 
 
 # --- photographs
@@ -290,12 +319,22 @@ def photograph_run() -> None:
 
 def photograph_probe() -> None:
     """Take a picture of the page of a probe."""
-    page = html_of("probe-page", run_path(str(DOCS.parent / "examples" / "own_model.py"))["probed"]().to_dict())
+    probed = run_path(str(DOCS.parent / "examples" / "own_model.py"))["probed"]().to_dict()
+    photograph_page(html_of("probe-page", probed), "probe.png", 920, 420)
+
+
+def photograph_plan() -> None:
+    """Take a picture of the page of the plan that the tutorial on adapters made."""
+    photograph_page(html_of("plan-page", load("adapters")["plan"]), "plan.png", 920, 560)
+
+
+def photograph_page(page: str | None, picture: str, width: int, height: int) -> None:
+    """Take a picture of HTML."""
     assert page is not None
     with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
         file.write(page)
         file.flush()
-        photograph(f"file://{file.name}", "probe.png", 920, 420)
+        photograph(f"file://{file.name}", picture, width, height)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -303,6 +342,10 @@ def main(arguments: Sequence[str]) -> None:
     if "--photos" in arguments:
         photograph_run()
         photograph_probe()
+    if "--adapters" in arguments:
+        run_tutorial()
+    if "--photos" in arguments or "--adapters" in arguments:
+        photograph_plan()
     if "--run" in arguments:
         names = [name for name in EXAMPLES if name in arguments] or list(EXAMPLES)
         for name in names:

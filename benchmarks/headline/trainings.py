@@ -25,7 +25,7 @@ from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.measurements import count_parameters, evaluate
+from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.study_position import StudyPosition
 from esper_policies.learning_rates import Cosine
 from esper_run.app.compose import StudyContext
@@ -271,7 +271,7 @@ def _train_static(
 
 def _figures(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
     """Return what a record reports of the network in the end."""
-    figures: dict[str, Any] = {"parameters": count_parameters(model)}
+    figures: dict[str, Any] = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     for name in ("validation", "test"):
         loss, metric, classes = measure(recipe, model, name)
         figures[f"{name}_loss"] = round(loss, 5) if math.isfinite(loss) else None

@@ -56,7 +56,7 @@ def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Si
     pool, notes = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes), []
 
     def look(signals: list[Signals]) -> list[Signals]:
-        notes.append(pool._groups.describe(pool.environments))
+        notes.append(pool.groups.describe(pool.environments))
         return signals[:4]
 
     return play(pool, 6, grow_first, look), pool.environments[:4], notes
@@ -170,6 +170,9 @@ def test_seeds_on_branches_are_trained_with_their_hosts(monkeypatch: pytest.Monk
     results = [
         play(Pool(nursery(), ["grown"], count), 5, grow_both, lambda signals: signals[:2]) for count in (2, 1, 5)
     ]
+    one_by_one = Pool(nursery(), ["grown"], 2)
+    one_by_one.groups.singly = True
+    assert spelled(play(one_by_one, 5, grow_both)) == spelled(results[0])
     assert spelled(results[2]) == spelled(results[0])
     assert spelled(results[1]) == spelled([signals[:1] for signals in results[0]])
     for signals, expected in zip(results[0][-1], plain[-1], strict=True):
@@ -218,6 +221,25 @@ def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.M
     assert same([whole[0], whole[2]], [not_finite[0], not_finite[2]])
     for name, tensor in whole[1].items():
         torch.testing.assert_close(failed[1][name], tensor)
+
+
+def test_a_host_that_lost_its_seed_still_equals_its_twin() -> None:
+    pool = Pool(nursery(), ["grown", "twin"], 2, twin="twin")
+    pool.reset(0, 3)
+    pool.apply([PLANT_FIRST, WAIT] * 2, 0)
+    next(pool.environments[0].garden.living_seeds()[0].parameters()).data.fill_(torch.nan)
+    pool.train(0)
+    pool.evaluate(0)
+    pool.synchronise(0)
+    assert [len(pool.heal(0)), *(len(environment.garden.incubating) for environment in pool.environments)] == [
+        1,
+        0,
+        0,
+        1,
+        0,
+    ]
+    grown, twin = pool.latest[:2]
+    assert (grown.validation_loss, grown.train_loss) == (twin.validation_loss, twin.train_loss)
 
 
 def test_a_network_that_fails_in_a_group_leaves_the_others_their_results(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from esper_core.growth import Variety
-from esper_core.leyline import WAIT, Action, Op, State
+from esper_core.growth import Draws, Variety
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Op, Site, State
 from esper_core.leyline.errors import WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
@@ -26,13 +26,17 @@ from esper_scale.engines.protocol import Order
 from esper_scale.engines.worker_pool import WorkerPool
 from tests.support.core_worlds import (
     LOCAL_CONV,
+    Net,
     NoisyHost,
+    SmoothHost,
     bad,
     change_recipe,
     make_recipe,
     out_of_patience,
+    plain_growth,
     slow,
     spelled,
+    zeroed,
 )
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
@@ -137,6 +141,26 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     resumed.train(STEPS)
     resumed.evaluate(STEPS)
     assert caplog.messages == []
+
+
+def compute_or_leave(block: Any, hidden: Tensor) -> Tensor:
+    """End the process in training, whose batches have 20 examples, and not in trials."""
+    return leave(block, hidden) if len(hidden) == 20 else hidden + block.conv(hidden)
+
+
+def test_a_seed_that_ends_its_worker_in_a_group_is_named_and_changes_nobody_else(workers):
+    def leaves(site: Site) -> nn.Module:
+        return Net(compute_or_leave, conv=zeroed(nn.Conv1d(site.channels, site.channels, 1)))
+
+    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
+    recipe = recipe_with(Variety("test/bad", spec, leaves), host=SmoothHost)
+    growth = plain_growth(incubation="branch")
+    recipe = change_recipe(recipe, growth=growth, draws=Draws.NEVER)
+    undisturbed = course(threads(change_recipe(recipe, varieties={"early": (LOCAL_CONV,)})))
+    actual = course(workers(recipe))
+    assert spelled(actual[1:]) == spelled(undisturbed[1:])
+    (lost_seed,) = [report for report in actual[0] if getattr(report, "blamed", False)]
+    assert (lost_seed.blueprint, lost_seed.slot) == ("test/bad", "early")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGSTOP)])

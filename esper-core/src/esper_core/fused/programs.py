@@ -64,6 +64,11 @@ class HostTensors:
             list(buffers.values()),
         )
 
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers its parameters have."""
+        return sum(parameter.numel() for parameter in (*self.trained, *self.frozen))
+
     def every(self) -> list[Tensor]:
         """Return all of them, without those of the guest."""
         return [*self.trained, *self.frozen, *self.buffers]
@@ -89,7 +94,7 @@ class Guest:
     """
 
     kind: Hashable
-    slot: str
+    slot: Slot
     seed: Seed
     strength: float
     tensors: HostTensors
@@ -97,7 +102,7 @@ class Guest:
     @classmethod
     def of(cls, slot: Slot, seed: Seed, strength: float) -> Guest:
         """Return a seed as a guest; NotFusedError if it has something that several cannot share."""
-        return cls((slot.name, strength, signature_of(seed)), slot.name, seed, strength, HostTensors.of(seed))
+        return cls((slot.name, strength, signature_of(seed)), slot, seed, strength, HostTensors.of(seed))
 
     def replaced(self, tensors: Mapping[int, Tensor]) -> Guest:
         """Return the guest with other tensors in the places of some, given by their identities."""
@@ -201,7 +206,8 @@ class GuestSeats(nn.Module):
                 outputs.append(part)
                 continue
             of_module = Rows.of(stack_of(inputs)[start:end]) if guest.seed.adapts else None
-            outputs.append(stack_of(seed(Rows.of(part), guest.strength, of_module)))
+            with guest.slot.entered(guest.seed):
+                outputs.append(stack_of(seed(Rows.of(part), guest.strength, of_module)))
         return Rows.of(torch.cat(outputs).contiguous())
 
 
@@ -268,7 +274,7 @@ class Program:
                 self._guests[run.guest.kind] = stand_in
                 stand_in.fill(run.stacks, training=training)
             for name, seats in self._seats.items():
-                is_here = run.guest is not None and run.guest.slot == name
+                is_here = run.guest is not None and run.guest.slot.name == name
                 here = (run.guest, stand_in.module) if is_here and stand_in is not None else (None, None)
                 seats.runs.append((run.start, run.end, *here))
         self._stand_in.fill(stacks.networks, training=training)
@@ -330,11 +336,12 @@ def why_different(
         half = len(inputs) // 2
         batches_E = [tensor[: 2 * half].unflatten(0, (2, half)) for tensor in (inputs, targets)]
         networks = [HostTensors.of(copy) if guest is None else acted_on(copy, guest) for copy in models]
-        passed = program.train(networks, batches_E[0], batches_E[1], losses)
+        # First, since an engine knows whose code runs there.
         alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]
         if guest is not None and any(gradient is None for result in alone for gradient in result.gradients):
             # Beside networks without this guest it would be 0, by which optimizers move a parameter, too.
             refuse("the loss does not depend on one of its parameters")
+        passed = program.train(networks, batches_E[0], batches_E[1], losses)
         for part in ("loss", "gradients", "after"):
             pairs = zip(*(_listed(getattr(result, part)) for result in (*passed, *alone)), strict=True)
             for number, (first, second, *expected) in enumerate(pairs):

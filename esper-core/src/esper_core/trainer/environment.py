@@ -296,11 +296,14 @@ class Environment:
             self._operations.leave_out(self.garden, examples)
             self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])
 
-    def measure_again(self, step: int) -> Signals:
-        """Return the signals of a network that was changed after its step was read. The training loss stays."""
+    def measure_again(self, step: int, evaluate: Callable[[], object] | None = None) -> Signals:
+        """Return the signals of a network that was changed after its step was read. The training loss stays.
+
+        ``evaluate`` does what ``evaluate("validation")`` does, in another way.
+        """
         # The pool guards the other evaluations; this one is called apart from them.
         with self.guard():
-            self.evaluate("validation")
+            (evaluate or partial(self.evaluate, "validation"))()
         self.signals = self.network.signals(step, self.network.numbers().tolist())
         return self.signals
 

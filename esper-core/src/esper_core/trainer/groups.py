@@ -28,10 +28,10 @@ from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks, sent
 from esper_core.trainer.forward import structure_of
-from esper_core.trainer.measurements import count_parameters, evaluation_of
+from esper_core.trainer.measurements import evaluation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -81,6 +81,8 @@ class Groups:
 
     def __init__(self, recipe: Recipe) -> None:
         self._obstacle = obstacle_in(recipe)
+        self.singly = False
+        """Whether each network has a pass of its own, with the same results, so that it is known whose code runs."""
         self.forget()
 
     def forget(self) -> None:
@@ -98,7 +100,7 @@ class Groups:
         groups: dict[Hashable, list[Environment]] = {}
         for environment in environments:
             signature, _ = self._signature(environment)
-            groups.setdefault(environment if signature is None else signature, []).append(environment)
+            groups.setdefault(environment if self.singly or signature is None else signature, []).append(environment)
         return [group[part::lanes] for group in groups.values() for part in range(min(lanes, len(group)))]
 
     def describe(self, environments: Sequence[Environment]) -> str:
@@ -121,7 +123,10 @@ class Groups:
         began, batches = perf_counter(), unit[0].recipe.network.batches
         transitions = [environment.open_step() for environment in unit]
         program, members = self._program(unit[0]), self._members(unit)
-        losses = [train_batch(program, unit, [member for member in members if member.lives]) for _ in range(batches)]
+        losses = [
+            train_batch(program, unit, [member for member in members if member.lives], singly=self.singly)
+            for _ in range(batches)
+        ]
         for environment, changes, of_batches in zip(unit, transitions, zip(*losses, strict=True), strict=True):
             changes += environment.close_step(of_batches)
         apart = sum(environment.network.incubation_seconds for environment in unit)
@@ -173,25 +178,15 @@ class Groups:
 
     def _evaluations(self, unit: Sequence[Environment], split: SplitName) -> list[tuple[Member, Evaluation]]:
         """Return the evaluations of hosts and, on the validation split, of branches."""
-        recipe, program = unit[0].recipe, self._program(unit[0])
-        losses: list[Tensor] = []
-        scores: list[Tensor] = []
+        program = self._program(unit[0])
         with ExitStack() as averages, torch.inference_mode():
             for environment in unit if split == "validation" else ():
                 averages.enter_context(environment.network.averages.judged())
             members = self._members(unit, judged=True)
             if split != "validation":
                 members = members[: len(unit)]
-            networks, stacks = len(members), Stacks.of([member.network for member in members])
-            for inputs, targets in chunks(recipe.data[split], recipe.device):
-                outputs = program.outputs(stacks, inputs.expand(networks, *inputs.shape)).flatten(0, 1)
-                repeated = targets.expand(networks, *targets.shape).flatten(0, 1)
-                losses.append(recipe.task.losses(outputs, repeated).unflatten(0, (networks, -1)))
-                scores.append(recipe.task.scores(outputs, repeated).unflatten(0, (networks, -1)))
-            rows = zip(torch.cat(losses, 1), torch.cat(scores, 1), strict=True)
-            evidence = recipe.network.growth.evidence
-            evaluations = [evaluation_of(recipe.task, *row, evidence) for row in rows]
-            return list(zip(members, evaluations, strict=True))
+            passes = [[member] for member in members] if self.singly else [members]
+            return [pair for of_pass in passes for pair in evaluate_members(program, of_pass, split)]
 
     def _program(self, environment: Environment) -> Program:
         """Return the program of this lane for a network of a group."""
@@ -216,7 +211,7 @@ class Groups:
         model = environment.model
         if environment.garden.blended:
             return None, "a seed is being blended in"
-        if count_parameters(model) > MOST_PARAMETERS:
+        if HostTensors.of(model).parameter_count > MOST_PARAMETERS:
             return None, f"more than {MOST_PARAMETERS:,} parameters"
         try:
             signature = signature_of(model)
@@ -264,12 +259,14 @@ class Groups:
         return self._faults[signature]
 
 
-def train_batch(program: Program, unit: Sequence[Environment], members: Sequence[Member]) -> list[Tensor]:
+def train_batch(
+    program: Program, unit: Sequence[Environment], members: Sequence[Member], *, singly: bool
+) -> list[Tensor]:
     """Train hosts and incubating seeds on the next batch of each environment, and return the losses of hosts."""
     parts = [environment.next_batch() for environment in unit]
     for environment in unit:
         environment.garden.tick()
-    passed = run_pass(program, members, parts)
+    passed = run_each(program, members, parts) if singly else run_pass(program, members, parts)
     losses: list[Tensor] = []
     stepped: list[OptimizerKeeper] = []
     for environment, part, member, result in zip(unit, parts, members, passed, strict=False):
@@ -314,8 +311,30 @@ def run_pass(program: Program, members: Sequence[Member], parts: Sequence[Batch]
             tell_of_fallback(members[0].environment, error)
             return [None]
         # One of them is at fault; the others keep the bits that they have in any group.
-        return [result for member in members for result in run_pass(program, [member], parts)]
+        return run_each(program, members, parts)
     return list(passed)
+
+
+def run_each(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
+    """Do what ``run_pass`` does in a pass for each network, with the same results."""
+    return [result for member in members for result in run_pass(program, [member], parts)]
+
+
+def evaluate_members(
+    program: Program, members: Sequence[Member], split: SplitName
+) -> Iterator[tuple[Member, Evaluation]]:
+    """Yield the evaluations of networks on a split, in one pass."""
+    recipe, count = members[0].environment.recipe, len(members)
+    stacks = Stacks.of([member.network for member in members])
+    losses: list[Tensor] = []
+    scores: list[Tensor] = []
+    for inputs, targets in chunks(recipe.data[split], recipe.device):
+        outputs = program.outputs(stacks, inputs.expand(count, *inputs.shape)).flatten(0, 1)
+        repeated = targets.expand(count, *targets.shape).flatten(0, 1)
+        losses.append(recipe.task.losses(outputs, repeated).unflatten(0, (count, -1)))
+        scores.append(recipe.task.scores(outputs, repeated).unflatten(0, (count, -1)))
+    for member, of_member, score in zip(members, torch.cat(losses, 1), torch.cat(scores, 1), strict=True):
+        yield member, evaluation_of(recipe.task, of_member, score, recipe.network.growth.evidence)
 
 
 def step_branches(hosts: Sequence[HostTensors], passed: Sequence[tuple[Member, Trained]]) -> list[Branch]:

@@ -101,11 +101,6 @@ def evaluation_of(
     return Evaluation(losses, metric.to(losses.dtype), worse if evidence == "metric" else losses)
 
 
-def count_parameters(model: nn.Module) -> int:
-    """Return how many parameters ``model`` has, each counted once."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 class SeedGains:
     """Gains of the living seeds in the latest step, as tensors of ``growth.paired``, by the seeds' numbers.
 

@@ -151,7 +151,7 @@ class Phases(Roster[N]):
         for environment in self.running():
             with self._lanes.on(environment.pool_index):
                 if environment.signals is not None and environment.network.heal(environment.signals):
-                    environment.measure_again(step)
+                    self.measure_again(environment, step)
             # Those that failed in training, too. Not on lanes, which have no fixed order: taking seeds counts their
             # faults, and a count may withdraw a blueprint from the whole run.
             seeds = environment.network.lost.take()
@@ -191,7 +191,7 @@ class Phases(Roster[N]):
                     environment.over = True
                 else:
                     rolled[environment.pool_index] = environment.network.roll_back(decision)
-                environment.measure_again(step)
+                self.measure_again(environment, step)
             if environment.arm == self._twin:  # what seeds gained over it is unknown now
                 for other in self.environments:
                     if other.index == environment.index:
@@ -230,7 +230,7 @@ class Phases(Roster[N]):
                 changes += self._prune(environment)
                 # An episode that ended early was pruned and measured when it did.
                 if not environment.over:
-                    environment.measure_again(step)
+                    self.measure_again(environment, step)
         doing = "in the test at the end"
         averaged = [environment for environment in self.environments if environment.network.averages.is_final]
         tests = self._read(self.evaluate_each(averaged, "test", doing))
@@ -266,6 +266,10 @@ class Phases(Roster[N]):
     def train_each(self, environments: Sequence[N], doing: str) -> dict[N, list[Transition]]:
         """Train each of these environments for a step, and return their seeds' changes of stage."""
         return self.run_each(environments, lambda environment: environment.train(), doing)
+
+    def measure_again(self, environment: N, step: int) -> None:
+        """Measure an environment again, which was changed after its step was read."""
+        environment.measure_again(step)
 
     def evaluate_each(self, environments: Sequence[N], split: SplitName, doing: str) -> dict[N, Tensor]:
         """Evaluate each of these environments on a split, and return mean losses and metrics."""
@@ -343,7 +347,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             twin=twin,
             undisturbed=undisturbed,
         )
-        self._groups = Groups(recipe)
+        self.groups = Groups(recipe)
         self._deterministic = recipe.network.draws is Draws.NEVER
         scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
@@ -361,13 +365,13 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         for environment in self.environments:
             with self._lanes.on(environment.pool_index), environment.guard():
                 environment.reset(round_, first_seed + environment.index)
-        self._groups.forget()
+        self.groups.forget()
         self.begin()
 
     def close(self) -> None:
         """Release threads, networks and measurements."""
         self._lanes.close()
-        self._groups.forget()
+        self.groups.forget()
         for environment in self.environments:
             environment.close()
         self.environments, self._numbers = [], {}
@@ -384,15 +388,19 @@ class Pool(Phases[Environment], StudyPool[Environment]):
 
     def train_each(self, environments: Sequence[Environment], doing: str) -> dict[Environment, list[Transition]]:
         """Train each of these environments for a step, those of a group at once."""
-        units = self._groups.units(environments, self._lanes.width)
-        return self._run_units(environments, units, self._groups.train, doing)
+        units = self.groups.units(environments, self._lanes.width)
+        return self._run_units(environments, units, self.groups.train, doing)
 
     def evaluate_each(
         self, environments: Sequence[Environment], split: SplitName, doing: str
     ) -> dict[Environment, Tensor]:
         """Evaluate each of these environments on a split, those of a group at once."""
-        units = self._groups.units(environments, self._lanes.width)
-        return self._run_units(environments, units, lambda unit: self._groups.evaluate(unit, split), doing)
+        units = self.groups.units(environments, self._lanes.width)
+        return self._run_units(environments, units, lambda unit: self.groups.evaluate(unit, split), doing)
+
+    def measure_again(self, environment: Environment, step: int) -> None:
+        """Measure an environment again by the way in which its twin is measured."""
+        environment.measure_again(step, partial(self.groups.evaluate, [environment], "validation"))
 
     def _run_units(
         self,

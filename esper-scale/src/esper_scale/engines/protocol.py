@@ -50,12 +50,15 @@ class Request:
         faults: State of the run's ``FaultBook``: a worker knows only of its own seeds.
         lost_seeds: Seeds that ended or blocked a worker in this request, each with what it did; they are taken out
             before it is carried out.
+        singly: Whether to compute networks of a group one by one, with the same results: a worker was lost in this
+            request, and its breadcrumb shall name whose code it was.
     """
 
     method: str
     arguments: tuple[Any, ...]
     faults: State
     lost_seeds: tuple[tuple[Breadcrumb, str], ...] = ()
+    singly: bool = False
 
 
 @dataclass(slots=True)

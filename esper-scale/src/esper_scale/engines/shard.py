@@ -81,6 +81,7 @@ class Shard(Pool):
         self._request = request
         # A blueprint that is withdrawn because of seeds in other workers must not be offered here either.
         self.faults.load_state_dict(request.faults)
+        self.groups.singly = request.singly
         arguments, unborn = request.arguments, []
         for breadcrumb, what in request.lost_seeds:
             environment = self._by_index[breadcrumb.pool_index]
@@ -92,7 +93,7 @@ class Shard(Pool):
                 continue
             lost.remove(what, [breadcrumb.slot], breadcrumb.number)
             if request.method in AFTER_SIGNALS:
-                environment.measure_again(arguments[-1])
+                self.measure_again(environment, arguments[-1])
         result = getattr(self, request.method)(*arguments)
         if request.method in ("reset", "load_packed_states"):  # these make new networks, with new slots
             for environment in self.environments:

@@ -2,7 +2,8 @@
 
 A ``SupervisedWorker`` keeps a snapshot of its environments between two steps, and every request since. If the worker
 is lost, another one loads the snapshot, repeats these requests, and gets the request in which the first one was lost.
-Environments are deterministic, so they end as if nothing had happened.
+Environments are deterministic, so they end as if nothing had happened. Networks of a group are computed one by one in
+that request, with the same results, since code of seeds of all of them runs at once otherwise.
 
 If a worker is lost again in the same request, the component at work is to blame, which its breadcrumb names. A seed is
 taken out before the request, and counted against its blueprint. Anything else ends the run, which can be resumed.
@@ -140,7 +141,8 @@ class SupervisedWorker:
         """Start another worker, bring it to where the first one was lost, and send it the request again."""
         self._is_repeating = True
         self._worker = self.engine.start(self.order)
-        if (pending := self._pending) is not None:
+        if self._pending is not None:
+            self._pending = pending = replace(self._pending, singly=True)
             repeated = list(self._log)
             if self._snapshot is not None:
                 states = self._snapshot.states, self._snapshot.latest

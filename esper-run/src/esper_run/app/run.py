@@ -26,7 +26,7 @@ from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_value
 from esper_run.app.components import open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
-from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
+from esper_run.app.endings import add_location, reason_of, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
 from esper_run.app.resolution import resolved_config
@@ -40,11 +40,9 @@ from esper_run.runs.records import read_run
 from esper_run.runs.statistics import results
 from esper_run.runs.uploads import Uploader
 from esper_run.stores import open_store
-from esper_run.watchdog import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.telemetry import Listener
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from esper_run.app.dispatch import PluginSection
     from esper_run.engines import EngineSession
     from esper_run.runs.records import Run
-    from esper_run.watchdog import Heartbeat
 
 log = logging.getLogger("esper")
 
@@ -203,14 +200,13 @@ class _Session:
         plugins, path = self.composition.resolution.plugins, self.directory.path
         grace, device = self.composition.config.grace, str(self.composition.recipe.device)
         info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
-        record, losses = partial(record_interruption, self.directory, self.named), SeedLosses()
-        with handled_signals(self.named, grace, record) as signals, _logging(path, self.on_warning) as warnings:
+        losses = SeedLosses()
+        with handled_signals(self.named, grace) as signals, _logging(path, self.on_warning) as warnings:
             try:
                 begin()
                 warnings += self.position.state.plain["warnings"]
                 finished, clock, events = self._train(info, observers, warnings, losses, signals)
-                with self._watched(signals):
-                    sections = collect_sections(plugins, info)
+                sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 results, lost = self._results(finished), losses.counted()
                 outcome = Outcome(path, self.named, results, timing, tuple(warnings), sections, lost, events)
@@ -223,19 +219,11 @@ class _Session:
                     self.directory.finish(status=status, exit_code=exit_code, reason=reason_of(error))
                 except RunFolderError as second:
                     log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
-                with self._watched(signals):
-                    observers.run_finished(info, RunOutcome(status, reason_of(error)))
+                observers.run_finished(info, RunOutcome(status, reason_of(error)))
                 add_location(error, self.named)
                 raise
-            with self._watched(signals):
-                observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
+            observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
         return outcome
-
-    def _watched(self, signals: SignalHandler) -> AbstractContextManager[Heartbeat]:
-        """Return a context in which a component that blocks or crashes this process is named."""
-        patience = self.composition.config.patience
-        on_end = partial(record_end, self.directory, self.named)
-        return watched(None if patience == "auto" else patience, on_end, signals.interruption)
 
     def _size(self) -> dict[str, Any]:
         """Return what both plugins and the first event say of the run."""
@@ -261,7 +249,7 @@ class _Session:
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
         # stdout is for what the command prints; sinks close in bounded time by themselves
-        with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched(signals) as heartbeat:
+        with redirect_stdout(sys.stderr), ExitStack() as closing:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"
             log.info("run %s %s", info.id, start)
             if position.skipped:
@@ -277,8 +265,7 @@ class _Session:
             bus = Bus([events, *listeners, *sinks, observers])
             writer = self._checkpoint_writer(events, clock, warnings, decisive, signals)
             engine, composed = self._open_engine(closing, signals.raise_if_interrupted), self.composition
-            beat = partial(_beat, heartbeat, signals)
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, beat)
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, signals.raise_if_expired)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
@@ -353,7 +340,7 @@ class _Session:
             try:
                 if position.number and study_number == position.study_number:
                     position.restore(progress, before)
-                finished += run_study(progress, partial(_after_step, context, writer))
+                finished += run_study(progress, writer.after_step)
             except (GovernorStop, PluginError) as error:
                 if study_number == 0:
                     raise
@@ -365,18 +352,6 @@ class _Session:
     def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
         arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
         return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
-
-
-def _beat(heartbeat: Heartbeat, signals: SignalHandler, pool_index: int) -> None:
-    """Tell the watching process that the run goes on, and give up a step whose grace is over."""
-    heartbeat(pool_index)
-    if pool_index < 0:  # on the run's own thread, which may wait for a worker that hangs
-        signals.raise_if_expired()
-
-
-def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyPosition) -> None:
-    context.heartbeat(-1)
-    writer.after_step(progress)
 
 
 # --- files

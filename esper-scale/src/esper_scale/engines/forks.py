@@ -8,10 +8,12 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import torch
 
-from esper_run.watchdog.interruption import END_SIGNALS
+END_SIGNALS: Final = frozenset(number for number in signal.Signals if number.name in ("SIGHUP", "SIGINT", "SIGTERM"))
+"""Signals that ask a run to end."""
 
 
 def can_fork() -> bool:

@@ -1,4 +1,4 @@
-"""Growth in the report: networks step by step, decisions, what gates saw, and colours that everybody tells apart."""
+"""Growth in the report: networks step by step, what gates saw, and colours that everybody tells apart."""
 
 import json
 import math
@@ -13,8 +13,8 @@ import pytest
 
 from esper_core.leyline import Cause, Evidence, Finding, Metric, Opinion, Reason, Stage
 from esper_core.leyline.events import HostLayer
-from esper_watch import decisions, growth, headline, pages, views
-from esper_watch.history import History, SeedLife
+from esper_watch import growth, headline, pages, views
+from esper_watch.history import SeedLife
 from esper_watch.history_records import Look
 from esper_watch.report import read_report, write_report
 from tests.support.html_pages import typed
@@ -119,69 +119,8 @@ def test_without_a_script_the_last_step_is_shown(report):
     assert len(re.findall(r'class="lane mark stage-fossilised"', page)) == 10
 
 
-def test_a_decision_names_its_options_and_says_why():
-    history = History("r")
-    shown, missed = (opinion(bound, 0.0656, look=3) for bound in (0.1374, 0.0374))
-    for seed_id, blueprint, now, reason in (
-        (0, "b/conv", Stage.BLENDING, Reason(Cause.POLICY, "", "blending", shown)),
-        (1, "b/point", Stage.PRUNED, Reason(Cause.NURSERY, "b/conv", "blending", missed)),
-    ):
-        seed_life = life((0, Stage.GERMINATED), number=seed_id)
-        seed_life.blueprint = blueprint
-        price_then = math.nan if seed_id else 0.0656  # a gate tells its price when it looks for the first time
-        seed_life.looks.add(look(4, 0.2 - 0.1 * seed_id)._replace(price=price_then))
-        change = replace(life((4, now), number=seed_id).changes[0], reason=reason)
-        seed_life.changes.append(change)
-        history.seeds.append(seed_life)
-    changes = [(candidate, candidate.changes[-1]) for candidate in history.seeds]
-    moment = decisions._moment(history, history.seeds, 4, changes)
-    assert [option.price for option in moment.options] == [pytest.approx(0.0656), None]
-    assert moment.action == "blend conv into slot early; prune point in slot early"
-    assert [(option.name, option.outcome, option.chosen) for option in moment.options] == [
-        ("conv", "blending", True), ("point", "pruned", False),
-    ]  # fmt: skip
-    assert moment.why[0] == (
-        "conv: the policy chose this. The gate before blending was open: over 800 examples the gain is at least "
-        "0.137, above the price of 0.0656 (look 3)."
-    )
-    assert moment.why[1].startswith("point: conv was chosen in its place. The gate before blending was closed: ")
-
-
-@pytest.mark.parametrize(
-    ("reason", "sentence"),
-    [
-        (Reason(Cause.POLICY), "conv: the policy chose this."),
-        (Reason(Cause.DRAINED), "conv: alpha at 0."),
-        (
-            Reason(Cause.POLICY, "", "blending", Opinion(Finding.UNKNOWN, "the gate looks from step 3 on")),
-            "conv: the policy chose this. The gate before blending: the gate looks from step 3 on.",
-        ),
-        (
-            Reason(Cause.LOST, "x", "fossilisation", Opinion(Finding.UNKNOWN, "a figure is not finite", price=0.1)),
-            "conv: lost: the seed x. The gate before keeping it: a figure is not finite.",
-        ),
-        (
-            Reason(Cause.GAIN, "", "blending", opinion(0.03, 0.02, look=3)),
-            "The gate before blending was open: over 800 examples the gain is at least 0.03, above the price of 0.02 "
-            "(look 3).",
-        ),
-    ],
-)
-def test_reasons_are_told_in_words(reason, sentence):
-    seed_life = life((0, Stage.GERMINATED), (4, Stage.PRUNED))
-    seed_life.blueprint = "b/conv"
-    assert sentence in decisions._explained(seed_life, replace(seed_life.changes[-1], reason=reason))
-
-
 def look(step: int, mean: float) -> Look:
     return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656, opens=mean - 0.03 > 0.0656)
-
-
-def test_every_decision_stands_under_its_network(report):
-    data = decisions.decisions(report).data
-    assert len(data["networks"]) == 10
-    assert {len(moments) for _, moments in data["networks"]} == {7}
-    assert data["missing"] == 0
 
 
 def test_a_gate_chart_says_from_when_the_gate_was_open():

@@ -100,15 +100,12 @@ def test_every_event_has_its_record(any_event, data):
     assert 0.0 <= history.share_done <= 1.0
 
 
-def test_a_history_is_fed_while_the_run_goes_on_and_keeps_decisions_and_looks():
+def test_a_history_is_fed_while_the_run_goes_on_and_keeps_looks():
     history = history_of(stage(0, None, Stage.GERMINATED))
     for number in (1, 2):
         action = Action(Op.PRUNE, "early") if number == 2 else WAIT
         history.add(step(number, gain=0.1 * number, price=0.02, action=action))
         assert (history.events, len(history.steps)) == (number + 1, number)
-    assert [(decision.step, decision.action, decision.environment) for decision in history.decisions] == [
-        (2, "prune early", (0, "grown", 7))
-    ]
     (life,) = history.seeds
     looks = list(life.looks)
     assert [look.step for look in looks] == [1, 2]

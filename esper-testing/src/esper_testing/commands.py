@@ -38,9 +38,6 @@ COUNTED: Final = ("passed", "failed", "skipped")
     type=click.Path(path_type=Path),
     help="Also load a one-file plugin, as plugins.local in a configuration does.",
 )
-@click.option(
-    "--set", "assignments", multiple=True, metavar="NAME.SETTING=VALUE", help="Set one setting of a component."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
 @click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
 @click.pass_context
@@ -48,7 +45,6 @@ def check(
     context: click.Context,
     plugin: str,
     local: tuple[Path, ...],
-    assignments: tuple[str, ...],
     *,
     as_json: bool,
     every: bool,
@@ -61,24 +57,21 @@ def check(
     python -m esper_testing check blueprints/conv   one component
     python -m esper_testing check my_plugin.py      a one-file plugin
     python -m esper_testing check my-plugin --json
-    python -m esper_testing check policies/schedule \\
-      --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
 
-    A component whose settings have no defaults is skipped unless --set gives them. A policy is checked with 1, 2, 3
-    and 7 slots, which are named slot-0, slot-1 and so on; blueprint-0 fits each of them.
+    A component whose settings have no defaults is skipped: check it in Python, with settings. A policy is checked with
+    1, 2, 3 and 7 slots.
     """
     from esper_testing.checks import run_checks
-    from esper_testing.components import component_checks, components_of, read_settings
+    from esper_testing.components import component_checks, components_of
 
     if plugin.endswith(".py"):
         local, plugin = (*local, Path(plugin)), Path(plugin).stem.replace("_", "-")
     components = components_of(plugin, local)
-    settings = read_settings(assignments, components)
     results: list[CheckResult] = []
     with _one_thread():
         for component in components:
             click.echo(f"checking {printable(component.id)} …", err=True)
-            results += run_checks(component_checks(component, settings.get(component.id)))
+            results += run_checks(component_checks(component))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
     else:

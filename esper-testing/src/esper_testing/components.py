@@ -16,9 +16,7 @@ from functools import partial, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import yaml
 from packaging.utils import canonicalize_name
-from pydantic import ValidationError
 
 from esper_core import BlueprintSpec
 from esper_core.leyline import ConfigError, PluginError, Problem
@@ -224,10 +222,7 @@ def has_its_settings(component: Component) -> None:
     model, name = component.settings_model(), component.short
     needed = [key for key, field in model.model_fields.items() if field.is_required()] if model else []
     if needed:
-        reason = (
-            f"it requires settings ({', '.join(needed)}): pass  --set '{name}.{needed[0]}=…', "
-            f'or in Python settings={{"{name}": …}}'
-        )
+        reason = f'it requires settings ({", ".join(needed)}): pass them in Python, settings={{"{name}": …}}'
         raise NotApplicable(reason)
 
 
@@ -316,71 +311,3 @@ def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
         ]
     if problems:
         raise PluginError(problems)
-
-
-_SETTING: Final = re.compile(r"(?P<name>[^\s.=]+)\.(?P<key>[^\s.=]+)=(?P<value>.*)", re.DOTALL)
-
-
-def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict[str, dict[str, Any]]:
-    """Return, by the full id of each component that the texts name, everything that it is built with.
-
-    Args:
-        texts: ``schedule.plan=[]``, with the component's short name or full id and a YAML value.
-        components: the components that may be named. Settings that no text gives have their defaults.
-
-    Raises:
-        ConfigError: everything that is wrong: a text that cannot be read (E115), an unknown component (E200), a value
-            that the component's model refuses (E110 to E113), settings for a component without any (E121).
-    """
-    values: dict[str, dict[str, Any]] = {}
-    labels: dict[str, str] = {}
-    problems: list[Problem] = []
-    for text in texts:
-        label, match = f"--set {text}", _SETTING.fullmatch(text)
-        try:
-            value = yaml.safe_load(match["value"]) if match else None
-        except yaml.YAMLError:
-            match = None
-        if match is None:
-            hint = "Write a component, a setting, an equals sign and a YAML value: --set 'schedule.plan=[]'"
-            problems.append(Problem("E115", f'expected NAME.SETTING=VALUE, received "{text}"', label, hint=hint))
-            continue
-        named = [component for component in components if match["name"] in (component.id, component.short)]
-        if not named:
-            hint = suggestion(match["name"], [component.short for component in components])
-            problems.append(Problem("E200", f'unknown component "{match["name"]}"', label, hint=hint))
-        for component in named:
-            values.setdefault(component.id, {})[match["key"]] = value
-            labels[component.id] = label
-    settings: dict[str, dict[str, Any]] = {}
-    for component in components:
-        if component.id in values:
-            settings[component.id], refused = _validated(component, values[component.id])
-            problems += [replace(problem, file=labels[component.id]) for problem in refused]
-    if problems:
-        raise ConfigError(problems)
-    return settings
-
-
-def _validated(component: Component, assigned: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Validate settings with the component's own model; return them complete, or what is wrong."""
-    model, name = component.settings_model(), component.short
-    if model is None:
-        return {}, [Problem("E121", f'{component.kind} "{name}" has no settings', path=name)]
-    try:
-        settings = model.model_validate(assigned)
-    except ValidationError as error:
-        problems = []
-        for details in error.errors(include_url=False):
-            *parents, last = (name, *details["loc"])
-            kind, path, hint = details["type"], ".".join(map(str, (*parents, last))), None
-            code = "E111" if kind.endswith(("_type", "_parsing")) else "E112"
-            message = f"{details['msg']}, received {details['input']!r:.80}"
-            if kind == "extra_forbidden":
-                hint = suggestion(str(last), model.model_fields) if len(parents) == 1 else None
-                code, message = "E110", f'unknown key "{last}"'
-            elif kind == "missing":
-                code, message = "E113", f'the key "{last}" is missing'
-            problems.append(Problem(code, message, path=path, hint=hint))
-        return {}, problems
-    return {field: getattr(settings, field) for field in model.model_fields}, []

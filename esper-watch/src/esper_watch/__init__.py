@@ -6,7 +6,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     report              ``write_report`` and ``write_picture``: report.html and one drawing
     history_records     what a history consists of: steps, seeds, looks of gates, decisions
     views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates
-    growth, decisions   its networks step by step as pictures; what was decided, and what gates saw
+    growth              its networks step by step as pictures, and what gates saw
     animation           a network that grows, as one animated SVG
     sections, headline  what a section is made from, and the one that says what a run found
     probe_view          what a probe shows in a notebook, and its page

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
-from esper_core.leyline import Metric, Op, Problem, RunFolderError
+from esper_core.leyline import Metric, Problem, RunFolderError
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -29,7 +29,6 @@ from esper_run.config.model import CAPACITY as CAPACITY, TWIN as TWIN
 from esper_run.formats import is_usable as is_usable, metric_of as metric_of
 from esper_run.runs.findings import is_control as is_control
 from esper_watch.history_records import (
-    Decision as Decision,
     EnvironmentKey as EnvironmentKey,
     Look,
     SeedGain as SeedGain,
@@ -64,7 +63,6 @@ class History:
         self.events = 0
         """Number of events so far: whatever is made of a history is out of date when it has changed."""
         self.steps = StepTable()
-        self.decisions: list[Decision] = []
         self.seeds: list[SeedLife] = []
         self.episodes: list[EpisodeFinished] = []
         self.governor: list[GovernorActed] = []
@@ -251,8 +249,6 @@ class History:
         if event.arm not in self.slots:
             self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
         self.steps.add(event, environment)
-        if event.action.op is not Op.WAIT:
-            self.decisions.append(Decision(event.round, event.arm, event.seed, event.step, event.action.title))
         self._keep_metric(event)
         living = self._living.get(environment)
         if not living:

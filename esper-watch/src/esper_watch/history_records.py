@@ -1,4 +1,4 @@
-"""Records of a history: steps, seeds, what gates saw of them, and decisions.
+"""Records of a history: steps, seeds, and what gates saw of them.
 
 Runs have up to a million steps, so steps and looks are kept as columns of numbers and become records when asked for.
 """
@@ -122,28 +122,6 @@ class Looks:
         for start in range(0, len(self._numbers), width):
             step, *numbers = self._numbers[start : start + width]
             yield Look(int(step), *numbers)
-
-    def at(self, step: int) -> Look | None:
-        """Return the look in ``step``, or None."""
-        return next((look for look in self if look.step == step), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What the policy of an environment chose after a step, other than to wait."""
-
-    round: int
-    arm: str
-    seed: int
-    """The environment's seed."""
-    step: int
-    action: str
-    """Title of the action: its op, slot and blueprint."""
-
-    @property
-    def environment(self) -> EnvironmentKey:
-        """The environment."""
-        return self.round, self.arm, self.seed
 
 
 @dataclass(slots=True)

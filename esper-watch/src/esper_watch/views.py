@@ -15,7 +15,6 @@ from esper_core.leyline.errors import plural
 from esper_run.runs.findings import last_weights_text
 from esper_run.runs.statistics import mean_test_last
 from esper_watch import figures
-from esper_watch.decisions import decisions
 from esper_watch.formats import (
     MAX_SECONDS,
     as_number,
@@ -423,7 +422,6 @@ SECTIONS: Final[tuple[Maker, ...]] = (
     curves,
     pictures,
     lives,
-    decisions,
     gains,
     gates,
     networks,

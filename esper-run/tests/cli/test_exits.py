@@ -1,4 +1,4 @@
-"""A component cannot end the command by SystemExit, and writes nothing into its answer."""
+"""A component cannot end the command by SystemExit, nor keep its process alive."""
 
 import json
 import os
@@ -86,6 +86,37 @@ def test_closed_streams_are_the_null_device(tmp_path):
     script = "import os, sys; [os.close(number) for number in range(3)]; os.execv(sys.executable, sys.argv[1:])"
     for command in (["-m", "esper_run", "plugins", "list"], ["-m", "esper_run", "--help"]):
         assert ended("-c", script, sys.executable, *command).returncode == 0
+
+
+def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
+    done = ended(
+        "-c",
+        f"""
+        import sys, threading, time
+        from esper_run.cli.exits import end_process
+        file = open({str(tmp_path / "kept.txt")!r}, "w")
+        file.write("all of it")
+        print("result")
+        threading.Thread(target=time.sleep, args=(0.1,)).start()
+        threading.Thread(target=time.sleep, args=(60,), name="beat").start()
+        end_process(4, seconds=0.2)
+    """,
+    )
+    assert (done.returncode, done.stdout) == (4, "result\n")
+    assert done.stderr == 'warning: the process ends, although components left threads: "beat"\n'
+    assert (tmp_path / "kept.txt").read_text() == "all of it"
+
+
+@pytest.mark.slow
+@pytest.mark.members
+def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
+    (tmp_path / "beater.py").write_text(
+        PLUGIN.format(at_import="", at_registration="threading.Thread(target=beat, name='beat').start()")
+    )
+    sets = ["--set", f"plugins.local=[{tmp_path / 'beater.py'}]"]
+    done = ended("-m", "esper_run", "check", str(file), *sets)
+    assert (done.returncode, "in order" in done.stdout) == (0, True)
+    assert 'although components left threads: "beat" of ' in done.stderr
 
 
 @pytest.mark.members

@@ -130,6 +130,9 @@ SINK_DRAIN_SECONDS: Final = 10.0
 SINK_CLOSING_SECONDS: Final = 5.0
 """Seconds after that in which a sink must close."""
 
+EXIT_SECONDS: Final = 10.0
+"""Seconds for which the command ``esper`` waits at its end for threads that components left."""
+
 PRICE_OF_DOUBLING: Final = 0.01
 """Default price of a doubling of a network: one point of accuracy, or one hundredth of the loss."""
 

@@ -22,6 +22,7 @@ import click
 from esper_core import __version__
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
 from esper_core.plugins import Extension
+from esper_run.cli.exits import end_process
 from esper_run.cli.output import keep_stdout, print_line, print_problems
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ class LazyGroup(OpenGroup):
         except BrokenPipeError:
             _redirect_to_devnull()
             status = READER_GONE
+        if typed is None:  # the process is this command's own
+            end_process(status)
         sys.exit(status)
 
 

@@ -7,6 +7,7 @@ key without a row fails the first test; a row with equal results also fails, sin
 import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -24,7 +25,6 @@ from esper_run.app.compose import StudyContext
 from esper_run.app.interrupts import handled_signals
 from esper_run.config.errors import Entry, entry_at
 from esper_run.stores import open_store
-from esper_scale.engines.sessions import WorkersSession
 
 # --- observed effects
 
@@ -200,12 +200,17 @@ def tells_glibc(world: Any) -> bool:
     return bool(parameters_set)
 
 
-def patience_of_workers(world: Any) -> float | None:
-    """Return how long a run waits for its workers."""
+def patience_of_the_run(world: Any) -> float | None:
+    """Return the patience that a run gives to what watches it."""
     seen: list[float | None] = []
+
+    def watched(patience: float | None, *on_end: object) -> Any:
+        seen.append(patience)
+        return nullcontext(lambda place: None)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_scale.engines.sessions.WorkerPool", lambda *_, patience, **__: seen.append(patience))
-        WorkersSession(world.composition, cast("Any", None), 2).pool(cast("Any", None))
+        patch.setattr("esper_run.app.run.watched", watched)
+        _ = type(world)(world._sets, world._folder).events
     return seen[0]
 
 
@@ -213,9 +218,9 @@ def grace_of_the_run(world: Any) -> float:
     """Return how long a run lets a step go on after a signal."""
     seen: list[float] = []
 
-    def handled(run: Path, grace: float) -> Any:
+    def handled(run: Path, grace: float, on_overdue: Any) -> Any:
         seen.append(grace)
-        return handled_signals(run, grace)
+        return handled_signals(run, grace, on_overdue)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("esper_run.app.run.handled_signals", handled)
@@ -398,7 +403,7 @@ ROWS = [
     Row("engine.use", "processes", lambda w: w.lives_here, True, False, LANES),
     Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
     Row("grace", "7", grace_of_the_run, 20.0, 7.0),
-    Row("patience", "77", patience_of_workers, None, 77.0),
+    Row("patience", "77", patience_of_the_run, None, 77.0),
     Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),

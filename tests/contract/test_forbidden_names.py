@@ -63,7 +63,7 @@ OPENERS = {
     "esper_run/cli/output.py": "stdout",
     "esper_run/runs/directory.py": "makes new files of a run, and flushes its folder",
     "esper_run/stores.py": "makes a new file in the cache",
-    "esper_scale/engines/forks.py": "reads the status of a process",
+    "esper_run/watchdog/forks.py": "reads the status of a process",
     "esper_scale/engines/portable.py": "hashes an installed module",
     "esper_scale/engines/processes.py": "streams of a worker",
     "esper_scale/stores/storage.py": "makes new files, and reads and writes a storage, where links were refused",

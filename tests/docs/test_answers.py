@@ -20,6 +20,9 @@ COPIED = {
     **dict.fromkeys(("E362", "E363", "E364", "E404", "E405"), "it needs a library that is not always installed"),
     "E403": "worker processes exist on Linux without a GPU only",
     "E433": "a server that can listen does not end",
+    **dict.fromkeys(("E406", "E407"), "its run is killed"),
+    "E436": "it is a warning whose moment depends on the machine",
+    "E433": "a server that can listen does not end",
     "E436": "it is a warning whose moment depends on the machine",
     "E504": "every directory is writable for root",
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from esper_scale.engines.forks import can_fork
+from esper_run.watchdog import can_fork
 from tests.support.hostile_plugin import RUN, plugin
 
 pytestmark = [
@@ -102,7 +102,7 @@ class Row:
         return f"{self.place}: {self.code}"
 
 
-HANG, NULL, LEAVE = "time.sleep(600)", "read_null()", "os._exit(0)"
+HANG, DEADLOCK, NULL, LEAVE = "time.sleep(600)", "deadlock()", "read_null()", "os._exit(0)"
 FAILS, PLUGIN_FAILS, CRASHES, KILLED = 1, 3, -signal.SIGSEGV, -signal.SIGKILL
 
 HOOK = "outputs.register_hook(lambda gradient: {}) if STARTED and outputs.requires_grad else None"
@@ -162,8 +162,13 @@ TRACED = 'hostile.py", line '
 """What a traceback says of the plugin."""
 
 ROWS = [
+    *(Row(place, HANG, KILLED, TRACED) for place in ("act", "learn", "reward", "step", "health", "configured")),
+    *(Row(place, HANG, KILLED, TRACED) for place in ("stage", "report", "before", "after", "finished")),
     *(Row(place, HANG, FAILS, TRACED) for place in ("host", "losses", "schedule")),
     Row("hear", HANG, 0, "did not close within 15 seconds and is abandoned"),
+    Row("act", DEADLOCK, KILLED, TRACED, engine="threads"),
+    *(Row(place, HANG, KILLED, TRACED, engine="threads") for place in ("scores", "step")),
+    *(Row("step", DEADLOCK, KILLED, TRACED, engine=engine) for engine in ("processes", "threads")),
     *(Row(place, NULL, CRASHES, TRACED) for place in ("act", "hear", "step")),
     Row("host", NULL, CRASHES, TRACED, engine="threads"),
     Row("host", NULL, FAILS, TRACED),
@@ -178,6 +183,10 @@ ROWS = [
     Row("step", "shutil.rmtree('runs')", FAILS, "E410 cannot write"),
     Row("hear", "print('x' * 5_000_000)", 0, None),
 ]
+
+
+STUCK = {HANG: HANG, DEADLOCK: "library.pthread_mutex_lock(mutex)"}
+"""The line at which code hangs."""
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -211,11 +220,17 @@ def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
         world.wait_for(lambda: str(row.says) in world.said)
     if world.path is None:
         return
+    if row.status == KILLED and row.code in STUCK:
+        assert "E406 the run stood still for 5 seconds" in world.said
+        for line in {line_of(STUCK[row.code], text), line_of(row.code, text)}:
+            assert f'hostile.py", line {line} in ' in world.said
+            assert f'hostile.py", line {line} in ' in (world.path / "log.txt").read_text()
+    if row.status == CRASHES:
+        world.wait_for(lambda: world.manifest["status"] == "failed")
     if row.status == 0 or row.place == "finished":
         assert world.manifest["status"] == "done"
     else:
-        # Of a process that is gone, the manifest still says that it runs.
-        expected = {143: "interrupted", CRASHES: "running"}.get(row.status, "failed" if row.says else "running")
+        expected = {143: "interrupted"}.get(row.status, "failed" if row.says else "running")
         assert world.manifest["status"] == expected
         (world.path / "hostile.py").write_text(plugin())
         assert world.call(plugin(), "resume", str(world.path), engine=row.engine) == 0, world.said
@@ -223,24 +238,39 @@ def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
     assert differing(world, calm) == set()
 
 
-def test_a_signal_ends_a_run_whose_worker_hangs_within_its_grace(processes: Any, calm: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "code", "engine", "status"),
+    [
+        ("losses", HANG, "processes", 128 + signal.SIGTERM),
+        ("step", HANG, "threads", 128 + signal.SIGTERM),
+        ("step", DEADLOCK, "threads", KILLED),
+    ],
+)
+def test_a_signal_ends_a_run_that_hangs_within_its_grace(
+    place: str, code: str, engine: str, status: int, processes: Any, calm: World, tmp_path: Path
+) -> None:
     """The last checkpoint stands, and the resumed run ends as one that was never disturbed."""
     world, marker = World(processes, tmp_path), tmp_path / "hangs"
     (tmp_path / "run.yaml").write_text(RUN.replace("patience: 5", "patience: 300\ngrace: 2"))
-    (tmp_path / "hostile.py").write_text(plugin({"losses": f"open('hangs', 'w').close(); {HANG}"}))
-    pid = processes.start("run", "run.yaml", "--quiet", "--engine", "processes", cwd=tmp_path)
+    (tmp_path / "hostile.py").write_text(plugin({place: f"open('hangs', 'w').close(); {code}"}))
+    pid = processes.start("run", "run.yaml", "--quiet", "--engine", engine, cwd=tmp_path)
     processes.wait_for(marker.exists)
     began = time.monotonic()
     os.kill(pid, signal.SIGTERM)
-    assert processes.wait(60.0) == 128 + signal.SIGTERM, world.said
+    assert processes.wait(60.0) == status, world.said
     assert "interrupted by signal 15" in world.said
     assert time.monotonic() - began < 20  # 2 + 5 seconds where nothing else runs on the machine
     assert world.manifest["status"] == "interrupted"
     assert world.path is not None
     (world.path / "hostile.py").write_text(plugin())
-    assert world.call(plugin(), "resume", str(world.path), engine="processes") == 0, world.said
+    assert world.call(plugin(), "resume", str(world.path), engine=engine) == 0, world.said
     assert world.results() == calm.results()
     assert differing(world, calm) == set()
+
+
+def line_of(code: str, text: str) -> int:
+    """Return the number of the last line with this code."""
+    return max(number for number, line in enumerate(text.splitlines(), 1) if line.strip() == code)
 
 
 def differing(world: World, calm: World) -> set[tuple[str, int]]:

@@ -13,6 +13,7 @@ What is here:
     options: options of commands that name runs.
     runs: run directories: their files, records, checkpoints and statistics.
     stores: where runs are kept besides their directory, found by entry points.
+    watchdog: end a run that stands still or crashed, and say in which line.
 """
 
 import lazy_loader

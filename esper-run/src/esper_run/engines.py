@@ -42,13 +42,14 @@ class PoolRequest:
         arms: The arms to compute, each with all environments.
         twin: The arm that never grows; None: there is none.
         implants: What each network has from the start, by arm and RNG seed; None where nothing is implanted.
-        on_wait: To be called about once a second while the pool waits for a worker; may raise Interrupted.
+        heartbeat: To be called when work begins in an environment, with its pool index, or with -1 about once a second
+            while the pool waits; may raise Interrupted.
     """
 
     arms: Sequence[str]
     twin: str | None
     implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None
-    on_wait: Callable[[], None] = lambda: None
+    heartbeat: Callable[[int], None] = lambda pool_index: None
 
 
 class ComposedRun(Protocol):

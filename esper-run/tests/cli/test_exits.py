@@ -119,6 +119,24 @@ def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
     assert 'although components left threads: "beat" of ' in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.members
+def test_a_plugin_whose_import_hangs_ends_the_command_with_its_line(tmp_path, file):
+    plugin = tmp_path / "sleeper.py"
+    plugin.write_text(PLUGIN.format(at_import="time.sleep(60)", at_registration="pass"))
+    done = ended(
+        "-c",
+        f"""
+        from esper_core.leyline import constants
+        constants.PREPARATION_SECONDS = 6.0
+        from esper_run.cli.main import main
+        main(["check", {str(file)!r}, "--set", {f"plugins.local=[{plugin}]"!r}])
+    """,
+    )
+    assert done.returncode == 1
+    assert f'File "{plugin}", line 5' in done.stderr
+
+
 @pytest.mark.members
 def test_stdout_holds_the_answer_alone_whatever_a_plugin_writes(tmp_path) -> None:
     plugin = tmp_path / "writer.py"

@@ -16,9 +16,9 @@ from esper_core.growth import FaultBook
 from esper_core.leyline.errors import ClusterError, Problem
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
+from esper_run.watchdog import can_fork
 from esper_scale.engines import ray
 from esper_scale.engines.breadcrumbs import Breadcrumb
-from esper_scale.engines.forks import can_fork
 from esper_scale.engines.nodes import NodeRecord
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor

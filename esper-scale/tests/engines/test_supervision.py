@@ -20,7 +20,7 @@ from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.roster import StudyPool
 from esper_run.engines import PoolRequest
-from esper_scale.engines.forks import can_fork
+from esper_run.watchdog import can_fork
 from esper_scale.engines.processes import ForkedWorker, ForkEngine
 from esper_scale.engines.protocol import Order
 from esper_scale.engines.worker_pool import WorkerPool

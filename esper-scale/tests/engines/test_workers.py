@@ -22,9 +22,9 @@ from esper_core.trainer.pool import Pool
 from esper_core.trainer.roster import StudyPool
 from esper_run.config import RunConfig
 from esper_run.engines import PoolRequest
+from esper_run.watchdog import can_fork
 from esper_scale.engines import sessions
 from esper_scale.engines.breadcrumbs import BreadcrumbMemory
-from esper_scale.engines.forks import can_fork
 from esper_scale.engines.processes import ForkedWorker, ForkEngine, Lifeline
 from esper_scale.engines.sessions import processes_for
 from esper_scale.engines.shard import sendable

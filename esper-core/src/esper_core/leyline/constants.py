@@ -130,6 +130,9 @@ SINK_DRAIN_SECONDS: Final = 10.0
 SINK_CLOSING_SECONDS: Final = 5.0
 """Seconds after that in which a sink must close."""
 
+PREPARATION_SECONDS: Final = 3600.0
+"""Seconds after which a command ends while plugins are imported, data prepared, or networks built."""
+
 EXIT_SECONDS: Final = 10.0
 """Seconds for which the command ``esper`` waits at its end for threads that components left."""
 

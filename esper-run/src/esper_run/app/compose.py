@@ -51,14 +51,14 @@ class StudyContext:
 
     Attributes:
         engine: Computes the environments; None: threads of this process.
-        on_wait: Called about once a second while a worker computes; may raise Interrupted.
+        heartbeat: Called when work begins in an environment, with its pool index, and about once a second for workers.
     """
 
     bus: Bus
     clock: Clock
     check_health: Callable[[HealthSnapshot], Verdict]
     engine: EngineSession | None = None
-    on_wait: Callable[[], None] = lambda: None
+    heartbeat: Callable[[int], None] = lambda pool_index: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Composition:
         if self.config.compute.allocator == "tuned":
             tune_allocator()
         engine = ThreadsSession(self) if context.engine is None else context.engine
-        return engine.pool(PoolRequest(arms, twin, implants, context.on_wait))
+        return engine.pool(PoolRequest(arms, twin, implants, context.heartbeat))
 
     def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
         config, blueprints = self.config, self.resolution.blueprints.values()

@@ -26,7 +26,7 @@ from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_value
 from esper_run.app.components import open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
-from esper_run.app.endings import add_location, reason_of, status_of
+from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
 from esper_run.app.resolution import resolved_config
@@ -40,9 +40,11 @@ from esper_run.runs.records import read_run
 from esper_run.runs.statistics import results
 from esper_run.runs.uploads import Uploader
 from esper_run.stores import open_store
+from esper_run.watchdog import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.telemetry import Listener
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from esper_run.app.dispatch import PluginSection
     from esper_run.engines import EngineSession
     from esper_run.runs.records import Run
+    from esper_run.watchdog import Heartbeat
 
 log = logging.getLogger("esper")
 
@@ -200,13 +203,14 @@ class _Session:
         plugins, path = self.composition.resolution.plugins, self.directory.path
         grace, device = self.composition.config.grace, str(self.composition.recipe.device)
         info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
-        losses = SeedLosses()
-        with handled_signals(self.named, grace) as signals, _logging(path, self.on_warning) as warnings:
+        record, losses = partial(record_interruption, self.directory, self.named), SeedLosses()
+        with handled_signals(self.named, grace, record) as signals, _logging(path, self.on_warning) as warnings:
             try:
                 begin()
                 warnings += self.position.state.plain["warnings"]
                 finished, clock, events = self._train(info, observers, warnings, losses, signals)
-                sections = collect_sections(plugins, info)
+                with self._watched(signals):
+                    sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 results, lost = self._results(finished), losses.counted()
                 outcome = Outcome(path, self.named, results, timing, tuple(warnings), sections, lost, events)
@@ -219,11 +223,19 @@ class _Session:
                     self.directory.finish(status=status, exit_code=exit_code, reason=reason_of(error))
                 except RunFolderError as second:
                     log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
-                observers.run_finished(info, RunOutcome(status, reason_of(error)))
+                with self._watched(signals):
+                    observers.run_finished(info, RunOutcome(status, reason_of(error)))
                 add_location(error, self.named)
                 raise
-            observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
+            with self._watched(signals):
+                observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
         return outcome
+
+    def _watched(self, signals: SignalHandler) -> AbstractContextManager[Heartbeat]:
+        """Return a context in which a component that blocks or crashes this process is named."""
+        patience = self.composition.config.patience
+        on_end = partial(record_end, self.directory, self.named)
+        return watched(None if patience == "auto" else patience, on_end, signals.interruption)
 
     def _size(self) -> dict[str, Any]:
         """Return what both plugins and the first event say of the run."""
@@ -249,7 +261,7 @@ class _Session:
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
         # stdout is for what the command prints; sinks close in bounded time by themselves
-        with redirect_stdout(sys.stderr), ExitStack() as closing:
+        with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched(signals) as heartbeat:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"
             log.info("run %s %s", info.id, start)
             if position.skipped:
@@ -265,7 +277,8 @@ class _Session:
             bus = Bus([events, *listeners, *sinks, observers])
             writer = self._checkpoint_writer(events, clock, warnings, decisive, signals)
             engine, composed = self._open_engine(closing, signals.raise_if_interrupted), self.composition
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, signals.raise_if_expired)
+            beat = partial(_beat, heartbeat, signals)
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, beat)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
@@ -340,7 +353,7 @@ class _Session:
             try:
                 if position.number and study_number == position.study_number:
                     position.restore(progress, before)
-                finished += run_study(progress, writer.after_step)
+                finished += run_study(progress, partial(_after_step, context, writer))
             except (GovernorStop, PluginError) as error:
                 if study_number == 0:
                     raise
@@ -352,6 +365,18 @@ class _Session:
     def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
         arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
         return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
+
+
+def _beat(heartbeat: Heartbeat, signals: SignalHandler, pool_index: int) -> None:
+    """Tell the watching process that the run goes on, and give up a step whose grace is over."""
+    heartbeat(pool_index)
+    if pool_index < 0:  # on the run's own thread, which may wait for a worker that hangs
+        signals.raise_if_expired()
+
+
+def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyPosition) -> None:
+    context.heartbeat(-1)
+    writer.after_step(progress)
 
 
 # --- files

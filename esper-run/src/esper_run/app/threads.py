@@ -31,6 +31,7 @@ class ThreadsSession:
             devices=self.composition.devices,
             lanes=None if config.lanes == "auto" else config.lanes,
             implants=None if implants is None else lambda arm, seed: implants[arm, seed],
+            on_turn=request.heartbeat,
         )
 
     def close(self) -> None:

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import io
 import os
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from esper_core.leyline.constants import EXIT_SECONDS
+from esper_core.leyline.constants import EXIT_SECONDS, PREPARATION_SECONDS
 from esper_core.leyline.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STDERR: Final = 2
+"""Its file descriptor: ``sys.stderr`` may be replaced by an object without one."""
+
+
+@contextmanager
+def preparation(seconds: float = PREPARATION_SECONDS) -> Iterator[None]:
+    """End the process with status 1 if the block takes that long, with the traceback of each thread on stderr.
+
+    For what comes before a run: imports of plugins, the data of a task, trial passes. Python's own timer does it, which
+    needs no lock that a component could hold.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def end_process(status: int, seconds: float = EXIT_SECONDS) -> NoReturn:

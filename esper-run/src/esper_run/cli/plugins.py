@@ -14,6 +14,7 @@ import click
 
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
+from esper_run.cli.exits import preparation
 from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import print_facts, print_json, print_line, print_problems, print_table
 
@@ -104,7 +105,8 @@ def _load(local: Sequence[Path] = ()) -> Plugins:
     """Load the plugins; ConfigError if one of the files cannot be a plugin."""
     from esper_core.plugins import load_plugins
 
-    loaded = load_plugins(local=local) if local else load_plugins()
+    with preparation():
+        loaded = load_plugins(local=local) if local else load_plugins()
     if refused := [replace(problem, path=None) for problem in loaded.problems if problem.code == "E227"]:
         raise ConfigError(refused)
     return loaded

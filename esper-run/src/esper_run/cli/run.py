@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import faulthandler
 import re
 import sys
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.leyline.constants import FIRST_LOOK
+from esper_core.leyline.constants import FIRST_LOOK, PREPARATION_SECONDS
 from esper_core.leyline.errors import EsperError, printable
 from esper_core.leyline.files import is_url
+from esper_run.cli.exits import preparation
 from esper_run.cli.output import print_json, print_line, print_problems, print_warnings
 from esper_run.options import local_runs_option, run_name
 
@@ -52,10 +52,6 @@ _address_option = click.option(
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
 _open_option = click.option("--open", "open_browser", is_flag=True, help="With --watch: open a browser.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
-
-
-STDERR: Final = 2
-"""Its file descriptor: ``sys.stderr`` may be replaced by an object without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +185,8 @@ def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = (
     from esper_run.config import load_config
 
     loaded = load_config(file, overrides, overlays)
-    return loaded, load_run_plugins(loaded, file.parent)
+    with preparation(_seconds(loaded)):
+        return loaded, load_run_plugins(loaded, file.parent)
 
 
 def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
@@ -200,7 +197,8 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
     from esper_run.app.resolution import one_line, unmarked_hooks
 
     try:
-        composition = _compose(loaded, plugins)
+        with preparation(_seconds(loaded)):
+            composition = _compose(loaded, plugins)
     except EsperError as error:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
@@ -234,6 +232,12 @@ def _compose(loaded: LoadedConfig, plugins: Plugins) -> Composition:
     return compose(resolution)
 
 
+def _seconds(loaded: LoadedConfig) -> float:
+    """Return how long preparations may take: an hour, or ``patience`` if that is longer."""
+    patience = loaded.config.patience
+    return PREPARATION_SECONDS if patience == "auto" else max(PREPARATION_SECONDS, patience)
+
+
 def _execute_and_show(execute: partial[Outcome], runs_dir: Path, execution: Execution) -> int:
     """Run or resume with progress on stderr, and print the outcome, even if it could not be written.
 
@@ -246,8 +250,6 @@ def _execute_and_show(execute: partial[Outcome], runs_dir: Path, execution: Exec
     outcomes: list[Outcome] = []
     page = PageBeside(runs_dir, open_browser=execution.open_browser) if execution.watch else None
     shown: list[Listener] = [] if execution.quiet else [PlainLines()]
-    if not faulthandler.is_enabled():
-        faulthandler.enable(STDERR)  # a component that crashes the process leaves its line there
     try:
         execute(
             argv=sys.argv,

@@ -157,7 +157,7 @@ class RunConfig(Section):
     )
     patience: Patience = Field(
         default="auto",
-        description="Seconds after which a worker hangs; auto: 20 times the longest part of a step, at least 180.",
+        description="Seconds after which a component hangs; auto: 20 times the longest part of a step, at least 180.",
     )
     grace: float = Field(
         default=20.0, gt=0, description="Seconds that a step may go on after a signal; then the run gives it up."

@@ -3,9 +3,6 @@
 - ``protocol``: the records that cross, and what an engine has to provide
 - ``worker_pool``: the run's side, behind the interface of a pool
 - ``supervision``: replaces a worker that crashes, hangs or disappears
-- ``patience``: after how many seconds a worker counts as hanging
-- ``forks``: copies of this process
-- ``crash_reports``: the traceback that a process leaves behind
 - ``breadcrumbs``: whose code a worker runs, for the run to read after the worker is lost
 - ``shard``: the worker's side, which holds environments and answers requests
 - ``processes``: workers that are forked from the run

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
+from esper_run.watchdog import TRACE_SIGNAL, CrashReport, fork, is_stopped
+from esper_run.watchdog.crash_reports import SECONDS_FOR_TRACE
 from esper_scale.engines.breadcrumbs import BreadcrumbMemory
-from esper_scale.engines.crash_reports import SECONDS_FOR_TRACE, TRACE_SIGNAL, CrashReport
-from esper_scale.engines.forks import fork, is_stopped
 from esper_scale.engines.protocol import WorkerEnd, WorkerGone
 from esper_scale.engines.shard import Shard, serve
 

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from esper_scale.engines.forks import can_fork
+from esper_run.watchdog import can_fork
 from esper_scale.engines.portable import PortableRun, portable_data
 from esper_scale.engines.processes import ForkEngine, usable_cores
 from esper_scale.engines.ray import RayEngine

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline import Signals
-    from esper_scale.engines.patience import Patience
+    from esper_run.watchdog import Patience
     from esper_scale.engines.protocol import Engine, Order, PackedState, Reply, Worker, WorkerEnd
 
 log = logging.getLogger("esper")

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise, product
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
 from esper_core.trainer import StudyPool
-from esper_scale.engines.patience import Patience
+from esper_run.watchdog import Patience
 from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
 from esper_scale.engines.shard import Shard
 from esper_scale.engines.supervision import SupervisedWorker, WorkerSnapshot
@@ -78,7 +79,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         try:
             for indices in split(environments, workers):
                 order = Order(arms, environments, indices, request.twin, request.implants)
-                self._workers.append(SupervisedWorker(engine, order, shared, request.on_wait))
+                self._workers.append(SupervisedWorker(engine, order, shared, partial(request.heartbeat, -1)))
             self._receive_all(self._workers)  # after all were started, so that they prepare side by side
         # Processes that were started would outlive an error here, or Ctrl-C.
         except BaseException:

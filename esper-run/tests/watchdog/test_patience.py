@@ -1,6 +1,6 @@
 """Patience: how long a component may take."""
 
-from esper_scale.engines.patience import Patience
+from esper_run.watchdog import Patience
 
 
 def test_patience_is_many_times_the_longest_request():

@@ -8,12 +8,10 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 import torch
 
-END_SIGNALS: Final = frozenset(number for number in signal.Signals if number.name in ("SIGHUP", "SIGINT", "SIGTERM"))
-"""Signals that ask a run to end."""
+from esper_run.watchdog.interruption import END_SIGNALS
 
 
 def can_fork() -> bool:

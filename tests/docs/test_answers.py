@@ -22,8 +22,6 @@ COPIED = {
     "E433": "a server that can listen does not end",
     **dict.fromkeys(("E406", "E407"), "its run is killed"),
     "E436": "it is a warning whose moment depends on the machine",
-    "E433": "a server that can listen does not end",
-    "E436": "it is a warning whose moment depends on the machine",
     "E504": "every directory is writable for root",
 }
 """Pages whose examples are copied from a test, and why they cannot run on every machine."""

@@ -88,14 +88,11 @@ def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_
     inner = tmp_path / "inner"
     inner.mkdir()
     (inner / "own_plugin.py").write_text("from esper_core import hookimpl\n")
-    file, overlays = configured(""), [inner / "first.yaml", tmp_path / "second.yaml"]
-    overlays[0].write_text("environments: 1\nplugins: {local: [own_plugin.py]}\n")
-    overlays[1].write_text("episode: {steps: 2}\n")
-    path = run(prepare(file, ["seed=3"], overlays), runs_dir=tmp_path / "runs").path
-    copies = ["config.source.yaml", "config.overlay-1.yaml", "config.overlay-2.yaml", "own_plugin.py"]
-    for name, source in zip(copies, [file, *overlays, inner / "own_plugin.py"], strict=True):
+    file = configured("plugins: {local: [inner/own_plugin.py]}\n")
+    sets = ["environments=1", "episode.steps=2", "seed=3"]
+    path = run(prepare(file, sets), runs_dir=tmp_path / "runs").path
+    for name, source in {"config.source.yaml": file, "own_plugin.py": inner / "own_plugin.py"}.items():
         assert (path / name).read_bytes() == source.read_bytes()
-    assert not (path / "config.overlay-3.yaml").exists()
     again = load_config(path / "config.yaml")
     assert (again.config.environments, again.config.episode.steps, again.config.seed) == (1, 2, 3)
     assert resolved_config(prepare(path / "config.yaml").resolution) == again.config

@@ -33,18 +33,6 @@ def esper_register_tasks(registry):
 
 
 @pytest.mark.members
-def test_overlays_are_applied_and_named(esper, file, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "top.yaml").write_text("episode: {steps: 2}\n")
-    (tmp_path / "wrong.yaml").write_text("# overlay\nepisode: {stps: 2}\n")
-    files = ["small.yaml", "--overlay", "top.yaml"]
-    assert esper("check", *files).status == 0
-    answer = esper("check", *files, "--overlay", "wrong.yaml")
-    assert (answer.status, "wrong.yaml:2:11   episode.stps" in answer.out + answer.err) == (2, True)
-    assert "2 steps" in esper("run", *files, "--dry-run").out
-
-
-@pytest.mark.members
 @pytest.mark.parametrize(
     ("change", "way"),
     [

@@ -176,10 +176,8 @@ class Composition:
         )
 
 
-def prepare(
-    configuration: Mapping[str, Any] | Path | str, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()
-) -> Composition:
-    """Load, resolve and compose a configuration: a file with overlays, or what such a file would contain.
+def prepare(configuration: Mapping[str, Any] | Path | str, overrides: Sequence[str] = ()) -> Composition:
+    """Load, resolve and compose a configuration: a file, or what such a file would contain.
 
     Raises:
         ConfigError: Something in the configuration is wrong.
@@ -188,7 +186,7 @@ def prepare(
     if isinstance(configuration, Mapping):
         loaded, folder = config_of(configuration, overrides), Path()
     else:
-        loaded, folder = load_config(configuration, overrides, overlays), Path(configuration).parent
+        loaded, folder = load_config(configuration, overrides), Path(configuration).parent
     return compose(resolve(loaded, load_run_plugins(loaded, folder)))
 
 

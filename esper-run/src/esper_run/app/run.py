@@ -401,8 +401,6 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
             if record.status == "active"
         ],
     )
-    for number, overlay in enumerate(resolution.loaded.overlays, 1):
-        directory.write(f"config.overlay-{number}.yaml", overlay.source)
     for file in resolution.plugins.files:
         directory.write(file.path.name, file.source)
 

@@ -10,7 +10,7 @@ import click
 from esper_core.leyline.errors import EsperError
 from esper_run.app.resolution import unmarked_hooks
 from esper_run.cli.output import print_json, print_problems
-from esper_run.cli.run import build, config_file, load, overlay_option, set_option
+from esper_run.cli.run import build, config_file, load, set_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@overlay_option
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings} as JSON.")
 @click.pass_context
-def check(
-    context: click.Context, file: Path, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
-) -> None:
+def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Check a configuration without running it.
 
     Values, names of components and their settings are checked, and the networks are built once. Problems of plugins
@@ -39,7 +36,7 @@ def check(
     status = 0
     warnings: list[Problem] = []
     try:
-        loaded, plugins = load(config_file(file), overrides, overlays)
+        loaded, plugins = load(config_file(file), overrides)
         warnings = list(build(loaded, plugins).warnings)
     except EsperError as error:
         problems, status = error.problems, error.exit_code

@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file; repeatable."
 )
-overlay_option = click.option(
-    "--overlay",
-    "overlays",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Merge a partial configuration over FILE; repeatable, applied in order.",
-)
 _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _engine_option = click.option(
     "--engine",
@@ -101,7 +93,6 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, name: str 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
-@overlay_option
 @set_option
 @local_runs_option
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
@@ -109,7 +100,6 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, name: str 
 @click.option("--dry-run", is_flag=True, help="Check everything and train nothing.")
 def run(
     file: Path,
-    overlays: tuple[Path, ...],
     overrides: tuple[str, ...],
     runs_dir: Path,
     name: str | None,
@@ -122,10 +112,9 @@ def run(
     \b
     esper run plugins.yaml
     esper run plugins.yaml --set environments=2 --set episode.steps=10
-    esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    composition = build(*load(config_file(file), execution.overriding(overrides), overlays))
+    composition = build(*load(config_file(file), execution.overriding(overrides)))
 
     from esper_run.app.run import run as run_composition
 
@@ -179,12 +168,12 @@ def config_file(path: Path) -> Path:
     return inside if path.is_dir() and inside.is_file() else path
 
 
-def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> tuple[LoadedConfig, Plugins]:
+def load(file: Path, overrides: Sequence[str] = ()) -> tuple[LoadedConfig, Plugins]:
     """Load a configuration and the plugins that take part in it."""
     from esper_run.app.resolution import load_run_plugins
     from esper_run.config import load_config
 
-    loaded = load_config(file, overrides, overlays)
+    loaded = load_config(file, overrides)
     with preparation(_seconds(loaded)):
         return loaded, load_run_plugins(loaded, file.parent)
 

@@ -1,8 +1,8 @@
-"""The configuration of a run: read a file, merge overlays, apply ``--set``, and validate.
+"""The configuration of a run: read a file, apply ``--set``, and validate.
 
 - ``model``: every option with its default and meaning. Begin here.
 - ``contradictions``: which options contradict each other.
-- ``loading``: from a file, overlays and ``--set`` to a ``LoadedConfig``; what ``--set`` may change; and back to YAML.
+- ``loading``: from a file and ``--set`` to a ``LoadedConfig``; what ``--set`` may change; and back to YAML.
 - ``errors``: pydantic's errors as problems with a place and a hint.
 - ``yaml``: YAML 1.2 with positions, and with limits on what is read.
 - ``values``: key paths, values with their places, and how they are shown in messages.

@@ -1,4 +1,4 @@
-"""Load a configuration: read the file, merge overlays, apply ``--set``, and validate; and write one as YAML.
+"""Load a configuration: read the file, apply ``--set``, and validate; and write one as YAML.
 
 Values keep the place of the file or the ``--set`` that they come from. A file or ``--set`` that cannot be read is
 reported at once; otherwise every problem with the values is, sorted by place.
@@ -7,7 +7,6 @@ reported at once; otherwise every problem with the values is, sorted by place.
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,21 +31,12 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 _SET = re.compile(r'(?P<path>(?:[^"=]|"(?:[^"\\]|\\.)*")*)=(?P<value>.*)', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Overlay:
-    """A partial configuration. ``file`` is its name in problems; its paths of plugins are relative to ``folder``."""
-
-    file: str
-    source: bytes = field(repr=False)
-    folder: Path
-
-
 @dataclass(frozen=True)
 class LoadedConfig:
     """A configuration, and where each of its values comes from.
 
-    ``source`` has the bytes of the file, ``root`` its values with their places; ``overrides`` and ``overlays`` are what
-    ``--set`` and ``--overlay`` were given, in order.
+    ``source`` has the bytes of the file, ``root`` its values with their places; ``overrides`` are what ``--set`` was
+    given, in order.
     """
 
     config: RunConfig
@@ -54,21 +44,19 @@ class LoadedConfig:
     source: bytes = field(repr=False)
     root: Node = field(repr=False, compare=False)
     overrides: tuple[str, ...] = ()
-    overlays: tuple[Overlay, ...] = ()
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
         """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
         return self.root.problem(code, path, message, hint, key=key)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = (), overlays: Sequence[str | Path] = ()) -> LoadedConfig:
-    """Read the file at ``path``, merge the files ``overlays`` over it in order, and apply ``overrides``.
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Read the file at ``path``, and apply ``overrides``.
 
     Raises:
-        ConfigError: if a file cannot be read, or with every problem of its values.
+        ConfigError: if the file cannot be read, or with every problem of its values.
     """
-    base, *additional = [Overlay(visible(str(file)), read_file(file), Path(file).parent) for file in (path, *overlays)]
-    return parse_config(base.source, file=base.file, overrides=overrides, overlays=additional, folder=base.folder)
+    return parse_config(read_file(path), file=visible(str(path)), overrides=overrides)
 
 
 def config_of(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -77,31 +65,18 @@ def config_of(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Loade
     Raises:
         ConfigError: Values are wrong, or are not plain data (E111).
     """
-    return parse_config(_dump(values).encode(), file="configuration", overrides=overrides, folder=Path())
+    return parse_config(_dump(values).encode(), file="configuration", overrides=overrides)
 
 
-def parse_config(
-    data: bytes,
-    *,
-    file: str,
-    overrides: Sequence[str] = (),
-    overlays: Sequence[Overlay] = (),
-    folder: Path | None = None,
-) -> LoadedConfig:
+def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Do as ``load_config`` does with bytes that were read already.
 
     Args:
         data: the content of the file.
         file: its name in problems.
         overrides: ``PATH=VALUE``, applied last.
-        overlays: partial configurations that are merged over the file, in order.
-        folder: the folder of ``file``, by default that of its name.
     """
     root = read_document(data, file)
-    for overlay in overlays:
-        upper = read_document(overlay.source, overlay.file)
-        _relocate_plugins(upper, overlay.folder, Path(file).parent if folder is None else folder)
-        _merge(root, upper)
     for text in overrides:
         _override(root, text)
     try:
@@ -111,8 +86,8 @@ def parse_config(
     else:
         problems = list(contradictions(config, root))
         if not problems:
-            return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays))
-    files = [file, *(overlay.file for overlay in overlays), *map(_label, overrides), None]
+            return LoadedConfig(config, file, data, root, tuple(overrides))
+    files = [file, *map(_label, overrides), None]
     raise ConfigError(
         sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0, problem.column or 0))
     )
@@ -155,32 +130,6 @@ def read_file(path: str | Path) -> bytes:
     raise ConfigError(Problem("E101", reason, file, hint=hint))
 
 
-def _relocate_plugins(overlay: Node, folder: Path, base: Path) -> None:
-    """Make the paths of an overlay's plugins, which are relative to its own ``folder``, relative to ``base``."""
-    local, depth = overlay.nearest(("plugins", "local"))
-    if depth == 2 and isinstance(local.value, list) and folder != base:
-        for node in local.value:
-            if isinstance(node.value, str) and node.value:
-                node.value = str(Path(os.path.relpath(folder, base), node.value))
-
-
-def _merge(lower: Node, upper: Node, path: KeyPath = ()) -> None:
-    """Merge the mapping ``upper`` of an overlay over ``lower``, both at ``path``; what is no mapping replaces.
-
-    A component that the overlay names differently starts without the settings of the one that it replaces.
-    """
-    for key, value in upper.value.items():
-        below, at = lower.value.get(key), (*path, key)
-        is_merged = below is not None and isinstance(value.value, dict)
-        if is_merged and _is_use(at):
-            _spell_out(below)
-            is_merged = _is_same_component(value, below)
-        if is_merged and isinstance(below.value, dict):
-            _merge(below, value, at)
-        else:
-            lower.value[key] = value
-
-
 def _is_use(path: KeyPath) -> bool:
     """Return whether a component belongs at ``path``."""
     entry = entry_at(path)
@@ -191,14 +140,6 @@ def _spell_out(node: Node) -> None:
     """Turn a component that is written as its name alone into a mapping."""
     if isinstance(node.value, str):
         node.value = {"use": Node(node.value, node.position)}
-
-
-def _is_same_component(upper: Node, lower: Node) -> bool:
-    """Return whether two names can mean the same component, with or without its plugin. No name always does."""
-    new, old = upper.nearest(("use",))[0].value, lower.nearest(("use",))[0].value
-    if not isinstance(new, str) or not isinstance(old, str):
-        return not isinstance(new, str)
-    return new == old or new.endswith(f"/{old}") or old.endswith(f"/{new}")
 
 
 def _label(text: str) -> str:

@@ -6,7 +6,6 @@ growth.json          what grew in each network
 summary.json         the results, and the length and SHA-256 of events.jsonl
 config.yaml          the resolved configuration, which can be run as it is
 config.source.yaml   the configuration file as it was written           overrides.txt   the values of --set
-config.overlay-1.yaml  the first --overlay, as it was written; config.overlay-2.yaml the second, and so on
 packages.txt         the installed packages          git.patch           uncommitted changes, up to a limit
 events.jsonl         every event of the run
 checkpoints/  latest the state to resume from (see ``runs.checkpoint_files``)

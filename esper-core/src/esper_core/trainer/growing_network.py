@@ -208,8 +208,7 @@ class GrowingNetwork:
             RandomStream(derive_seed(seed, purpose), device, idle=deterministic)
             for purpose in ("training", "evaluation", "trial")
         )
-        self.averages = Averages(self.garden, growth.average)
-        self.ends_averaged = growth.final_weights == "average"
+        self.averages = Averages(self.garden, growth.average, is_final=growth.final_weights == "average")
         self.prices = SeedPrices(self.garden, growth, settings.metric, settings.operations)
         self.gains = SeedGains(self.garden, self.averages, trial_stream)
         left_out = derive_seed(seed, "counterfactuals")
@@ -258,7 +257,8 @@ class GrowingNetwork:
         began = perf_counter()
         if numbers is None:
             self.averages.take_batch()
-        for number in tuple(self.garden.incubating) if numbers is None else numbers:  # those that fail are taken out
+            numbers = tuple(self.garden.incubating)  # of which those that fail are taken out
+        for number in numbers:
             self.lost.run_without_faulty(self.garden.incubate, number, *losses)
         self.incubation_seconds += perf_counter() - began
 

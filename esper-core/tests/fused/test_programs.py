@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_core.fused import HostTensors, Program, Stacks
+from esper_core.fused import HostTensors, Program, Stacks, why_different
 from esper_core.leyline import DataShape
 from esper_tasks.hosts import Mlp, PointwiseMlp, TokenMlp, cnn1d
 from tests.support.core_worlds import Net
@@ -101,6 +101,12 @@ def test_each_network_of_a_group_has_the_bits_that_it_has_in_a_group_of_any_size
         for number, (row, expected) in enumerate(zip(alone, together, strict=False)):
             for place, (tensor, other) in enumerate(zip(row, expected, strict=True)):
                 assert torch.equal(tensor, other), f"group of {size}, network {number}, tensor {place}"
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_trial_finds_no_difference(name: str) -> None:
+    (network,), inputs, targets = make(name, 1, 20)
+    assert why_different(network, Program(network), inputs[0], targets[0], losses) is None
 
 
 @pytest.mark.parametrize("name", HOSTS)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from esper_core.fused.rows import NotFusedError, Rows, refuse, stack_of
 from esper_core.fused.signatures import host_modules, signature_of
-from esper_core.growth import Alpha, Presence, Slot
+from esper_core.growth import Alpha, KeptBuffers, Presence, Slot
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
@@ -379,8 +379,9 @@ def acted_on(copy: nn.Module, guest: Guest) -> HostTensors:
 
 
 def _train(model: nn.Module, network: HostTensors, losses: Losses, inputs: Tensor, targets: Tensor) -> Trained:
-    """Return loss, gradients and buffers of a network that is trained on a batch by itself."""
+    """Return loss, gradients and buffers of a network that is trained on a batch by itself; its own are put back."""
     model.train()
+    kept = KeptBuffers(model)
     parts = [model] if network.guest is None else [model, network.guest.seed]
     before = [signature_of(part) for part in parts]
     loss = losses(model(inputs), targets).mean()
@@ -388,9 +389,9 @@ def _train(model: nn.Module, network: HostTensors, losses: Losses, inputs: Tenso
     gradients = torch.autograd.grad(loss, learning, allow_unused=True)
     if [signature_of(part) for part in parts] != before:
         refuse("a pass changes attributes of its modules")
-    return Trained(
-        loss.detach(), list(gradients), [buffer for part in parts for buffer in HostTensors.of(part).buffers]
-    )
+    after = [buffer.clone() for part in parts for buffer in HostTensors.of(part).buffers]
+    kept.put_back()
+    return Trained(loss.detach(), list(gradients), after)
 
 
 def _listed(value: Any) -> list[Any]:

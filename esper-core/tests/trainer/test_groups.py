@@ -231,15 +231,29 @@ def test_a_host_that_lost_its_seed_still_equals_its_twin() -> None:
     pool.train(0)
     pool.evaluate(0)
     pool.synchronise(0)
-    assert [len(pool.heal(0)), *(len(environment.garden.incubating) for environment in pool.environments)] == [
-        1,
-        0,
-        0,
-        1,
-        0,
-    ]
+    assert len(pool.heal(0)) == 1
+    assert [len(environment.garden.incubating) for environment in pool.environments] == [0, 0, 1, 0]
     grown, twin = pool.latest[:2]
     assert (grown.validation_loss, grown.train_loss) == (twin.validation_loss, twin.train_loss)
+
+
+def test_a_seed_that_fails_in_evaluation_leaves_its_host_equal_to_its_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, outputs = Pool(nursery(), ["grown", "twin"], 2, twin="twin"), Program.outputs
+    pool.reset(0, 3)
+    pool.apply([PLANT_FIRST, WAIT] * 2, 0)
+    pool.train(0)
+
+    def fail(program: Program, stacks: Any, *others: Any, **named: Any) -> Any:
+        if any(run.guest is not None for run in stacks.runs):
+            raise ValueError("of a seed")
+        return outputs(program, stacks, *others, **named)
+
+    monkeypatch.setattr(Program, "outputs", fail)
+    pool.evaluate(0)
+    pool.synchronise(0)
+    grown, twin = pool.latest[:2]
+    assert grown.validation_loss == twin.validation_loss
+    assert grown.slots[0].seeds[0].gain is not None, "measured by itself"
 
 
 def test_a_network_that_fails_in_a_group_leaves_the_others_their_results(monkeypatch: pytest.MonkeyPatch) -> None:

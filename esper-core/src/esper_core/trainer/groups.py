@@ -31,7 +31,7 @@ from esper_core.trainer.forward import structure_of
 from esper_core.trainer.measurements import evaluation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Sequence
 
     from torch import Tensor
 
@@ -157,29 +157,19 @@ class Groups:
         """Evaluate the networks of a unit as they act now, and return mean loss and metric of each."""
         if self._signature(unit[0])[0] is None:
             return [environment.evaluate(split) for environment in unit]
-        try:
-            evaluations = self._evaluations(unit, split)
-            if changes := restore_defaults():
-                refuse(changes)
-        except Exception as error:
-            restore_defaults()
-            if len(unit) == 1:
-                tell_of_fallback(unit[0], error)
-                return [unit[0].evaluate(split)]
-            return [self.evaluate([environment], split)[0] for environment in unit]
+        evaluations = self._evaluations(unit, split)
         for member, evaluation in evaluations:
-            if member.branch is not None:
+            if member.branch is not None and evaluation is not None:
                 member.environment.network.gains.trials[member.branch.number] = evaluation.evidence
         return [
-            member.environment.take_evaluation(split, evaluation)
-            for member, evaluation in evaluations
-            if member.branch is None
+            environment.evaluate(split) if evaluation is None else environment.take_evaluation(split, evaluation)
+            for environment, (_, evaluation) in zip(unit, evaluations, strict=False)
         ]
 
-    def _evaluations(self, unit: Sequence[Environment], split: SplitName) -> list[tuple[Member, Evaluation]]:
-        """Return the evaluations of hosts and, on the validation split, of branches."""
+    def _evaluations(self, unit: Sequence[Environment], split: SplitName) -> list[tuple[Member, Evaluation | None]]:
+        """Return the evaluations of hosts, then, on the validation split, of branches; None for those that fail."""
         program = self._program(unit[0])
-        with ExitStack() as averages, torch.inference_mode():
+        with ExitStack() as averages:
             for environment in unit if split == "validation" else ():
                 averages.enter_context(environment.network.averages.judged())
             members = self._members(unit, judged=True)
@@ -322,8 +312,24 @@ def run_each(program: Program, members: Sequence[Member], parts: Sequence[Batch]
 
 def evaluate_members(
     program: Program, members: Sequence[Member], split: SplitName
-) -> Iterator[tuple[Member, Evaluation]]:
-    """Yield the evaluations of networks on a split, in one pass."""
+) -> list[tuple[Member, Evaluation | None]]:
+    """Return the evaluations of networks on a split, in one pass; None for those that fail."""
+    try:
+        with torch.inference_mode():
+            evaluations = evaluate_pass(program, members, split)
+        if changes := restore_defaults():
+            refuse(changes)
+    except Exception as error:
+        restore_defaults()
+        if len(members) == 1:
+            tell_of_fallback(members[0].environment, error)
+            return [(members[0], None)]
+        return [pair for member in members for pair in evaluate_members(program, [member], split)]
+    return list(zip(members, evaluations, strict=True))
+
+
+def evaluate_pass(program: Program, members: Sequence[Member], split: SplitName) -> list[Evaluation]:
+    """Return the evaluations of networks on a split."""
     recipe, count = members[0].environment.recipe, len(members)
     stacks = Stacks.of([member.network for member in members])
     losses: list[Tensor] = []
@@ -333,8 +339,8 @@ def evaluate_members(
         repeated = targets.expand(count, *targets.shape).flatten(0, 1)
         losses.append(recipe.task.losses(outputs, repeated).unflatten(0, (count, -1)))
         scores.append(recipe.task.scores(outputs, repeated).unflatten(0, (count, -1)))
-    for member, of_member, score in zip(members, torch.cat(losses, 1), torch.cat(scores, 1), strict=True):
-        yield member, evaluation_of(recipe.task, of_member, score, recipe.network.growth.evidence)
+    rows = zip(torch.cat(losses, 1), torch.cat(scores, 1), strict=True)
+    return [evaluation_of(recipe.task, *row, recipe.network.growth.evidence) for row in rows]
 
 
 def step_branches(hosts: Sequence[HostTensors], passed: Sequence[tuple[Member, Trained]]) -> list[Branch]:

@@ -29,10 +29,7 @@ for module in pkgutil.walk_packages(whole.__path__, "{package}."):
 print(json.dumps(sorted(lacking)))
 """
 
-NEEDS_EXTRA = {
-    "esper-grow": ["integrations.lightning", "integrations.transformers"],
-    "esper-watch": ["web.access", "web.server"],
-}
+NEEDS_EXTRA = {"esper-grow": ["integrations.lightning", "integrations.transformers"]}
 """Modules that import a library of an extra, by member."""
 
 LOAD_PLUGINS = """

@@ -382,7 +382,7 @@ def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_diffe
     shapes = [attributes["class"].split() for _, attributes in page.elements if "class" in attributes]
     assert sum("band" in classes for classes in shapes) == sum("line" in classes for classes in shapes) == 4
     assert len({classes[0] for classes in shapes if "band" in classes}) == 4, "a colour for each arm of each run"
-    for title in ("Learning curves", "Metric against size", "Settings that differ"):
+    for title in ("Learning curves", "Settings that differ"):
         assert title in page.texts
     assert page.text.count(" task.settings.noise 0.1 0.2 ") == 1
     assert "1 × test/conv in early" in page.text

@@ -145,9 +145,9 @@ def test_all_sections_are_visible_and_nothing_is_fetched(page):
     for phrase in (
         "Growing helped: grown ended better than the same networks without growth.",
         "grown was better than twin by 30.0 points (95 % interval +28.0 to +32.0 points",
-        *("Arms", "Learning curves", "Metric against size", "Seed lives", "16 seeds: 8 kept, 8 pruned."),
+        *("Arms", "Learning curves", "Seed lives", "16 seeds: 8 kept, 8 pruned."),
         *("Resulting networks", "8 of 8 networks: 500 parameters of the host, 72 grown."),
-        *("Evidence for each seed", "Policy updates", "Time", "roll-back", "More", "Provenance"),
+        *("Evidence for each seed", "Policy updates", "roll-back", "More", "Provenance"),
     ):
         assert phrase in text, phrase
     assert page.complaints == []
@@ -231,7 +231,7 @@ def test_nothing_is_wider_than_a_sheet_of_paper(page):
 @pytest.mark.install  # CI runs it for every change
 def test_a_tap_shows_the_value_of_a_mark(page):
     page.resize(390, 800)
-    for part in ("arms", "courses", "parameters", "lives", "networks", "evidence", "time"):
+    for part in ("arms", "courses", "lives", "networks", "evidence"):
         expected, x, y = page.evaluate(TAPPED % part)
         page.tap(x, y)
         assert page.evaluate(TOOLTIP) == expected, part
@@ -262,7 +262,7 @@ def gaps(pairs):
             )
 
 
-PARTS = {"arms": 10.9, "courses": 10.9, "parameters": 10.9, "lives": 10.0, "evidence": 10.0, "networks": 9.0}
+PARTS = {"arms": 10.9, "courses": 10.9, "lives": 10.0, "evidence": 10.0, "networks": 9.0}
 LONG = {"test/conv": "blueprints/conv_light_and_more", "early": "layer2.block.mlp"}
 ARMS = ("grown-by-a-careful-gardener", "twin", "capacity-of-it-all")
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
-from types import SimpleNamespace
 from xml.dom import minidom
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from esper_core.leyline import Cause, Metric, Reason, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import encode
-from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
+from esper_watch.figures import Z_95
 from esper_watch.history import SeedGain, SeedLife
 from esper_watch.report import read_report, report_page
 from esper_watch.sections import Report
@@ -336,14 +335,3 @@ def test_every_chart_has_a_description_and_every_mark_a_text(make_run):
         assert marks
         assert all(mark.firstChild.tagName == "title" and mark.firstChild.firstChild.data for mark in marks)
     assert len(names) >= 5, "no two kinds of charts have the same name"
-
-
-@pytest.mark.parametrize(("upwards", "front"), [(True, ["small", "middle", "large"]), (False, ["bad"])])
-def test_the_pareto_front_joins_the_arms_that_no_other_beats(upwards, front):
-    values = {"large": (0.9, 300), "small": (0.5, 100), "bad": (0.4, 100), "middle": (0.7, 200), "dear": (0.7, 250)}
-    style = arm_styles(list(values))["small"]
-    ends = [
-        ArmResult(name, style, [SimpleNamespace(parameters=size)], mean, None, None)
-        for name, (mean, size) in values.items()
-    ]
-    assert [end.name for end in pareto_front(ends, upwards=upwards)] == front

@@ -244,11 +244,6 @@ def _charts(metric: Metric, shown: Sequence[_ShownArm]) -> Iterator[Section]:
         chart = figures.curves_chart(metric, curves, dict(legend), max(arm.steps for arm in shown if arm.curve))
         drawn = [entry for entry in legend if entry[0] in curves]
         yield Section("courses", "Learning curves", "curves", {"chart": chart, "legend": drawn, "metric": metric})
-    results = [arm.result for arm in shown if arm.result.episodes and math.isfinite(arm.result.mean)]
-    if len({episode.parameters for result in results for episode in result.episodes}) > 1:
-        chart = figures.metric_against_size(metric, results)
-        drawn = [entry for entry in legend if entry[0] in {result.name for result in results}]
-        yield Section("sizes", "Metric against size", "curves", {"chart": chart, "legend": drawn, "metric": metric})
 
 
 def _settings(compared: ComparedRuns) -> Section | None:

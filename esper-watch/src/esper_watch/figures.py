@@ -16,7 +16,7 @@ from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
 from esper_run.formats import format_reason
 from esper_run.runs.statistics import mean_flops, mean_interval
-from esper_watch.formats import format_number, format_percent, format_tick, format_value, short_name, shorten
+from esper_watch.formats import format_number, format_tick, format_value, short_name, shorten
 from esper_watch.history import is_usable
 
 if TYPE_CHECKING:
@@ -226,35 +226,6 @@ def arm_intervals(metric: Metric, results: Sequence[ArmResult]) -> Chart:
         {"metric": metric, "rows": [(12 + row * (n + 0.5), result) for n, result in enumerate(results)]},
         x=Axis(scale, bottom, 6, lambda value: format_tick(metric, value), f"test {metric.name}"),
     )
-
-
-def metric_against_size(metric: Metric, results: Sequence[ArmResult]) -> Chart:
-    """Chart the test metric against the number of parameters, with a line through the arms on the Pareto front."""
-    episodes = [episode for result in results for episode in result.episodes]
-    x = scale_around([episode.parameters for episode in episodes], start=PLOT_LEFT, end=WIDTH - RIGHT)
-    y = scale_around([episode.test_metric for episode in episodes], start=BOTTOM, end=TOP)
-    front = pareto_front(results, upwards=metric.direction == "up")
-    return Chart(
-        "metric_against_size",
-        "Metric against parameters",
-        f"On the front: {', '.join(result.name for result in front)}.",
-        BOTTOM + AXIS_HEIGHT,
-        {"metric": metric, "results": results, "front": front},
-        x=Axis(x, BOTTOM, TOP, lambda size: f"{size:,.0f}", "parameters"),
-        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda value: format_tick(metric, value)),
-    )
-
-
-def pareto_front(results: Sequence[ArmResult], *, upwards: bool) -> list[ArmResult]:
-    """Return the arms that no other arm beats in both metric and size, from small to large."""
-    sign = 1.0 if upwards else -1.0
-    points = [(sign * result.mean, -result.parameters) for result in results]
-
-    def is_beaten(point: tuple[float, float]) -> bool:
-        return any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
-
-    front = [result for result, point in zip(results, points, strict=True) if not is_beaten(point)]
-    return sorted(front, key=lambda result: result.parameters)
 
 
 # --- curves
@@ -470,14 +441,3 @@ def fate(life: SeedLife) -> str:
     if not life.ended:
         return f"still {STAGE_NAMES[life.stage]}"
     return f"{STAGE_NAMES[life.stage]}: {format_reason(life.reason)}"
-
-
-def time_shares(seconds: Mapping[str, float], total: float) -> Chart:
-    """Chart the share of each region of a run's time, given from the longest to the shortest."""
-    x, bars = 0.0, []
-    for number, (name, spent) in enumerate(seconds.items()):
-        width = WIDTH * spent / total
-        bars.append((x, width, f"region-{min(number, COLOURS - 1)}", name, spent))
-        x += width
-    longest = ", ".join(f"{name} {format_percent(spent / total, 0)}" for name, spent in list(seconds.items())[:3])
-    return Chart("time_shares", "Time", f"{longest}.", 38.0, {"bars": bars, "total": total})

@@ -16,11 +16,8 @@ from esper_run.runs.findings import last_weights_text
 from esper_run.runs.statistics import mean_test_last
 from esper_watch import figures
 from esper_watch.formats import (
-    MAX_SECONDS,
-    as_number,
     format_command,
     format_number,
-    format_percent,
     format_start,
     short_name,
 )
@@ -58,12 +55,6 @@ EQUALITY: Final = {
     "blended in: up to then a network is what it would be without growth.",
 }
 """By kind of incubation: until when an arm equals its twin."""
-
-_REGION_NAMES: Final = dict.fromkeys(("incubate", "shadow"), "incubate (training of undecided seeds)")
-"""How regions of time are shown. Runs of before say shadow for seeds of any incubation."""
-
-_LOOP_REGION: Final = "your own loop"
-"""How the time is called that a Gardener does not spend: what the loop around it does."""
 
 
 def sections(report: Report) -> list[Section]:
@@ -154,24 +145,6 @@ def curves(report: Report) -> Section | None:
 def _equality(report: Report) -> str:
     """Say until when a network equals its twin; of an unknown incubation, what holds for each kind."""
     return EQUALITY.get(report.incubation) or " ".join(EQUALITY.values())
-
-
-def size(report: Report) -> Section | None:
-    """Return the section of the metric against the number of parameters."""
-    metric, results = report.metric, figures.arm_results(report.history, report.metric)
-    measured = [result for result in results if math.isfinite(result.mean)]
-    if len({episode.parameters for result in measured for episode in result.episodes}) < 2:
-        return None
-    chart = figures.metric_against_size(metric, measured)
-    host = {episode.host_parameters for result in measured for episode in result.episodes}
-    data = {
-        "metric": metric,
-        "chart": chart,
-        "legend": [(result.name, result.style) for result in measured],
-        "host": host.pop() if len(host) == 1 else 0,
-        "largest": max(measured, key=lambda result: result.parameters),
-    }
-    return Section("parameters", "Metric against size", "size", data)
 
 
 # --- seeds
@@ -328,26 +301,6 @@ def updates(report: Report) -> Section | None:
     return Section("learning", "Policy updates", "updates", {"updates": len(history.updates), "rows": rows})
 
 
-def time(report: Report) -> Section | None:
-    """Return the section of where the time went."""
-    timing = {name: as_number(value) for name, value in (report.summary or {}).get("timing", {}).items()}
-    regions = [
-        (_LOOP_REGION if name == "other" and report.is_own_loop else _REGION_NAMES.get(name, name), value)
-        for name, value in timing.items()
-        if name != "total" and value is not None and 0 <= value < MAX_SECONDS
-    ]
-    spent = dict(sorted(regions, key=lambda region: -region[1]))
-    total = timing.get("total")
-    if total is None or not 0 < total < MAX_SECONDS:
-        total = sum(spent.values())
-    if not spent or total <= 0:
-        return None
-    longest = enumerate(list(spent.items())[:4])
-    legend = [(f"{name} {format_percent(value / total, 0)}", f"region-{number}") for number, (name, value) in longest]
-    data = {"chart": figures.time_shares(spent, total), "legend": legend, "spent": spent, "total": total}
-    return Section("time", "Time", "time", data)
-
-
 def governor(report: Report) -> Section | None:
     """Return the section of what the governor did, and of lost seeds."""
     history = report.history
@@ -425,9 +378,7 @@ SECTIONS: Final[tuple[Maker, ...]] = (
     gains,
     gates,
     networks,
-    size,
     updates,
-    time,
     governor,
     plugins,
     provenance,

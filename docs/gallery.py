@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from esper_core.leyline import Reason, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import StageChanged, StepFinished
-from esper_core.plugins import html_of
 from esper_core.telemetry import decode, encode
+from esper_grow.probes.results import html_of
 from esper_run import cli
 from esper_run.cli.output import print_results
 from esper_run.formats import plain

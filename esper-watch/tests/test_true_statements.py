@@ -11,11 +11,9 @@ from xml.dom import minidom
 import pytest
 
 from esper_core.leyline import Evidence, Finding, Opinion
-from esper_run import load_run
 from esper_watch.growth import picture
 from esper_watch.headline import facts, headline
 from esper_watch.history import read_history
-from esper_watch.notebook import run_html
 from esper_watch.report import read_report, report_page, write_picture, write_report
 from esper_watch.web import followed_run
 from esper_watch.web.fragments import LivePage
@@ -208,15 +206,13 @@ BREAKS = r"\d (?:%|points|ms|min|s|h|MB|steps/s)(?![\w])"
 
 
 def test_every_view_has_one_vocabulary_and_one_way_to_write_figures(make_run, change, esper_cli, tmp_path):
-    """Page, comparison, notebook, and all that commands print of a run; on pages units stay with numbers."""
+    """Page, comparison, and all that commands print of a run; on pages units stay with numbers."""
     run = make_run(environments=8, steps=40, arms=("grown", "twin", "capacity"))
     change(run, "events.jsonl", r'("now":"(?:pruned|fossilised)".*"reason":)\{[^}]*\}', rf"\g<1>{GATED}")
     change(run, "summary.json", '"difference": 0.3, "ci_low": 0.28', '"difference": -0.3, "ci_low": -0.28')
     (run / "config.yaml").unlink()  # which would be shown as it is
-    loaded = load_run(run)
     views = {
         "page": Page(report_page(read_report(run))).source,
-        "notebook": Page(f"<div>{run_html(loaded)}</div>").source,
     }
     for name, text in views.items():
         assert re.findall(BREAKS, text) == [], name

@@ -244,7 +244,7 @@ def refuse_files(page: Path | None, plan: Path | None) -> None:
 
 def write_page(result: dict[str, Any], page: Path, kind: str) -> None:
     """Write the page of a probe or a plan; ConfigError (E356) if that fails."""
-    from esper_core.plugins import html_of
+    from esper_grow.probes.results import html_of
 
     try:
         page.write_text(html_of(kind, result) or "", encoding="utf-8")

@@ -2,8 +2,6 @@
 
 import json
 from functools import partial
-from importlib import metadata
-from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
@@ -170,15 +168,6 @@ def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
         ("cut", "unreadable"),
         ("notes", "no run"),
     ]
-
-
-def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run, monkeypatch):
-    run = load_run(write_run(NAME))
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: EntryPoints())
-    assert run._repr_html_() is None
-    entry_point = EntryPoint("run", "builtins:repr", "esper.notebook")
-    monkeypatch.setattr(metadata, "entry_points", lambda **filters: EntryPoints([entry_point]).select(**filters))
-    assert run._repr_html_() == repr(run)
 
 
 def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path):

@@ -1,4 +1,4 @@
-"""Show and compare runs of Esper: a report, a live page, and a notebook view.
+"""Show and compare runs of Esper: reports, a live page, and comparisons.
 
 Begin with ``history``: it reduces the events of a run to what every view shows.
 
@@ -9,7 +9,6 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     growth              its networks step by step as pictures, and what gates saw
     animation           a network that grows, as one animated SVG
     sections, headline  what a section is made from, and the one that says what a run found
-    notebook            what a run shows in a notebook
     probe_view          what a probe shows in a notebook, and its page
     plan_view           the same of a plan of adapters: the layers, coloured by what an adapter brings there
     comparison          ``esper compare``: several runs, paired and tested

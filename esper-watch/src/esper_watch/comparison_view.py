@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,6 @@ from esper_watch.formats import (
     format_value,
 )
 from esper_watch.history import History, is_control, is_usable, read_history
-from esper_watch.notebook import grown_on_average
 from esper_watch.pages import render
 from esper_watch.report import page_policy
 from esper_watch.sections import Section
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 220
 """Width of the drawing of an interval."""
+
+MAX_KINDS: Final = 4
+"""Kinds of kept seeds that are named for an arm."""
 
 
 def print_comparison(compared: ComparedRuns) -> None:
@@ -172,6 +175,20 @@ class _ShownArm:
     steps: int
     grown: str
     """What a network kept on average, in words."""
+
+
+def grown_on_average(history: History, arm: str) -> str:
+    """Return what a network of an arm kept on average, in words: the most frequent kinds of seeds."""
+    episodes = [episode for episode in history.episodes if episode.arm == arm]
+    counts = Counter(
+        f"{seed.get('blueprint', 'unknown')} in {seed.get('slot', 'unknown')}"
+        for episode in episodes
+        for seed in episode.grown
+    )
+    if not episodes or (not counts and any(episode.fossils for episode in episodes)):
+        return "unknown"
+    kinds = [f"{format_number(number / len(episodes))} × {name}" for name, number in counts.most_common(MAX_KINDS)]
+    return ", ".join([*kinds, *(["…"] if len(counts) > MAX_KINDS else [])]) or "nothing"
 
 
 def _history(run: Run) -> History:

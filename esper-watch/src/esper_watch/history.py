@@ -1,6 +1,6 @@
 """History of a run: one pass over ``events.jsonl`` that keeps plain records.
 
-The report, ``esper watch``, the notebook and the tables are all views of a ``History``. It works for
+The report, ``esper watch`` and the tables are all views of a ``History``. It works for
 runs that are finished, still running, or killed. Of each step it keeps the figures; signals are dropped once read.
 """
 

@@ -29,7 +29,6 @@ from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import Slot, is_grafted, matches, observe, slots_of
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
-from esper_core.plugins.notebooks import html_of
 
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterator, KeysView, ValuesView
@@ -204,7 +203,6 @@ class Family:
             "__reduce_ex__": _reduce_grafted,
             "__prepare_scriptable__": _refuse_scripting,
             "named_modules": _host_first,
-            "_repr_html_": _html,
             "_esper_class": (plain, self, places),
         }
         if "__firstlineno__" in vars(plain):  # by which inspect finds the source of a class since Python 3.13
@@ -242,10 +240,6 @@ def _host_first(
 def _refuse_scripting(module: nn.Module) -> NoReturn:
     hint = "torch.jit.trace and torch.export.export take it as it is."
     raise GraftError(Problem("E315", f"a grafted {type(module).__name__} cannot be scripted", hint=hint))
-
-
-def _html(module: nn.Module) -> str | None:
-    return html_of("network", module)
 
 
 def _call(module: nn.Module, *args: Any, **named: Any) -> Any:

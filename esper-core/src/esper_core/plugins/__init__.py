@@ -11,7 +11,6 @@ Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules
 * ``lookup_errors``: messages and suggestions for names that cannot be found.
 * ``registry``: take and check the components that plugins add; find them by name.
 * ``extensions``: what packages announce besides plugins: commands, engines and stores.
-* ``notebooks``: find the functions of installed packages that show objects in notebooks.
 * ``validation``: hook names and arguments, API level, settings model.
 * ``loader``: the sequence from discovery to the registry.
 

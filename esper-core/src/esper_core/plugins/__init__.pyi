@@ -11,9 +11,6 @@ from .loader import (
     Plugins as Plugins,
     load_plugins as load_plugins,
 )
-from .notebooks import (
-    html_of as html_of,
-)
 from .plugin_records import (
     Component as Component,
     PluginHook as PluginHook,

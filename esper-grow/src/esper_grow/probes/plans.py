@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from esper_core.leyline.errors import GrowthError, Problem, one_line, plural
-from esper_core.plugins import html_of
-from esper_grow.probes.results import finite, wrapped
+from esper_grow.probes.results import finite, html_of, wrapped
 from esper_run.formats import decimals_of, format_number
 from esper_run.runs.checkpoint_files import read_part
 from esper_run.runs.directory import write_json

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from esper_core.leyline.errors import one_line, plural
-from esper_core.plugins import html_of
 from esper_run.formats import decimals_of, format_flops, format_number, plain
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ SHORTEST_NAME: Final = 8
 """Characters that are left of a name in the table."""
 
 Verdict = Literal["pays", "nothing pays", "undecided"]
+
+
+NOTEBOOK_GROUP: Final = "esper.notebook"
+"""Entry-point group of functions from the JSON of a probe or a plan to HTML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,19 @@ class ProbeResult:
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
         return html_of("probe", self.to_dict())
+
+
+def html_of(kind: str, data: Any) -> str | None:
+    """Return a probe or a plan as HTML; None, and a notebook shows plain text, if no installed package draws it.
+
+    Args:
+        kind: ``probe`` and ``plan`` for a notebook; ``probe-page`` and ``plan-page``.
+        data: The JSON to draw.
+    """
+    for entry_point in entry_points(group=NOTEBOOK_GROUP, name=kind):
+        html: str = entry_point.load()(data)
+        return html
+    return None
 
 
 def _table(rows: Sequence[ProbeRow]) -> Iterator[str]:

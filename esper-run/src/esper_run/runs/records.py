@@ -25,7 +25,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
 from esper_core.leyline.files import is_url, read_bytes, read_json, refuse_special, words_of
-from esper_core.plugins import html_of
 from esper_core.telemetry import read_events as read_events
 from esper_run.runs.directory import STATUS_RUNNING, checksum_of_start, events_before, is_locked
 from esper_run.stores import Store, copied_from, open_store, split_url
@@ -234,10 +233,6 @@ class Run:
     def __repr__(self) -> str:
         reason = f"; {self.reason}" if self.reason else ""
         return f"<{one_line(f'Run {self.id}: {self.status}{reason}')}>"
-
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
-        return html_of("run", self)
 
 
 def read_run(path: Path) -> Run:

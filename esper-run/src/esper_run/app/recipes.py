@@ -103,7 +103,7 @@ def build_prototype(
 
 
 def _has_enough_networks(config: RunConfig) -> bool:
-    # By the configuration, not by what one process trains: workers and replays compute the same numbers as the run.
+    # By the configuration, not by what one process trains, so that workers compute the same numbers.
     return config.environments * (max(len(config.arms), 1) + config.twin) >= LEAST_FUSED
 
 

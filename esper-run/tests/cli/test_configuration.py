@@ -36,8 +36,7 @@ def esper_register_tasks(registry):
 @pytest.mark.parametrize(
     ("change", "way"),
     [
-        ("environments=2", "Networks of one structure train together."),
-        ("environments=1", "Networks train one after another: there are fewer than 4."),
+        ("compute.fused=true", "Networks of one structure train together."),
         ("compute.fused=false", "Networks train one after another: compute.fused is false."),
     ],
 )

@@ -19,7 +19,7 @@ from esper_core.growth import Growth, Host, Variety
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import Problem
 from esper_core.trainer import Arm, RunReward, Study
-from esper_run.app.recipes import LEAST_FUSED, build_component, build_prototype, choose_devices, name_in_file
+from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import load_run_plugins, resolve
 from esper_run.app.runtime import one_thread, tune_allocator
 from esper_run.app.threads import ThreadsSession
@@ -122,8 +122,6 @@ class Composition:
 
         with one_thread(), redirect_stdout(sys.stderr):
             why = Pool.why_alone(self.recipe, self.config.seed)
-        if self.config.compute.fused and not self.recipe.compute.fused:
-            why = f"there are fewer than {LEAST_FUSED}"
         return f"Networks train one after another: {why}." if why else "Networks of one structure train together."
 
     def study(self, context: StudyContext) -> Study:

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
     from esper_core.settings import GrowthConfig
     from esper_run.app.components import ConfiguredComponent
     from esper_run.app.resolution import Resolution
-    from esper_run.config.model import RunConfig
     from esper_run.config.values import KeyPath
-
-
-LEAST_FUSED = 4
-"""Networks of a run from which on those of one structure are one program; fewer small ones are faster in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ def build_prototype(
         ),
         batch_size=config.episode.batch_size,
         device=device,
-        compute=config.compute.model_copy(update={"fused": config.compute.fused and _has_enough_networks(config)}),
+        compute=config.compute,
     )
     label = " or ".join(_labels_of_training(resolution))
     recipe = replace(recipe, reports=replace(recipe.reports, host=resolution.host.label, label=label))
@@ -100,11 +95,6 @@ def build_prototype(
         operations = count_operations(host, sites, varieties, example)
         recipe = replace(recipe, network=replace(recipe.network, operations=operations))
     return Prototype(recipe, host, SlotDescriptions(host, sites, varieties, example))
-
-
-def _has_enough_networks(config: RunConfig) -> bool:
-    # By the configuration, not by what one process trains, so that workers compute the same numbers.
-    return config.environments * (max(len(config.arms), 1) + config.twin) >= LEAST_FUSED
 
 
 # --- devices and data

@@ -10,8 +10,7 @@ from esper_core.leyline import Metric, RunFolderError
 from esper_run import load_run
 from esper_run.runs.directory import run_lock
 from esper_watch.comparison import compare_runs
-from esper_watch.comparison_view import comparison_page, print_comparison
-from tests.support.html_pages import Page, typed
+from esper_watch.comparison_view import print_comparison
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
@@ -44,7 +43,6 @@ def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared, capsys
     assert comparison.identical == ["quiet-otter/twin against swift-heron/twin: identical"]
     print_comparison(comparison)
     assert "\nquiet-otter/twin against swift-heron/twin: identical" in capsys.readouterr().out
-    assert "quiet-otter/twin against swift-heron/twin: identical" in comparison_page(comparison)
 
 
 @pytest.mark.parametrize(
@@ -295,8 +293,6 @@ def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_p
     assert "not compared" not in every
     named = esper("compare", OTTER, HERON, "--arm", "heuristic", "--arm", "twin", "--json").json
     assert len(named["comparisons"]) == 6
-    assert esper("compare", OTTER, HERON, "--html", tmp_path / "page.html").status == 0
-    assert "10 other pairs of arms were not compared" in (tmp_path / "page.html").read_text()
     text = esper("compare", OTTER, "--arm", "twin").out
     assert text.endswith("There is one arm, so there is nothing to compare.\n")
 
@@ -333,90 +329,3 @@ def test_the_text_fits_the_terminal_and_its_control_characters_are_escaped(esper
     assert answer.status == 0
     assert CLEAR not in answer.out + answer.err
     assert max(len(line) for line in answer.out.splitlines() if "/" not in line) <= max(width, 34)
-
-
-# --- the page
-
-
-@pytest.fixture
-def page_of(esper, tmp_path):
-    """``page_of(OTTER)``: the page that the command writes; its text on stdout is the same as without a page."""
-
-    def written(*arguments):
-        file = tmp_path / "page.html"
-        answer = esper("compare", *arguments, "--html", file)
-        assert (answer.status, answer.err.splitlines()[-1]) == (0, f"Written: {file}")
-        assert answer.out == esper("compare", *arguments).out
-        return Page(file.read_text(encoding="utf-8"))
-
-    return written
-
-
-def test_the_page_has_the_words_of_the_text_draws_the_intervals_and_loads_nothing(page_of, write_run, tmp_path):
-    write_run(OTTER, {"grown": BETTER, "twin": NOISE}, margin=0.01)
-    page = page_of(OTTER)
-    figures = ("51.0 %", "38.8 % to 63.1 %", "+20.4 points", "+20.1 to +20.6 points", "0.0078")
-    assert [phrase for phrase in ("grown is better than twin", *figures) if phrase not in page.text] == []
-    drawings = [attributes for tag, attributes in page.elements if tag == "svg"]
-    assert [attributes["role"] for attributes in drawings] == ["img", "group"], "the difference, and the arms"
-    assert "grown against twin: +20.4 points, +20.1 to +20.6 points" in map(typed, page.texts)
-    assert typed("".join(page.texts)).count("grown: 51.0 %, 95 % interval 38.8 % to 63.1 %") == 1
-    (policy,) = [
-        attributes["content"]
-        for _, attributes in page.elements
-        if attributes.get("http-equiv") == "Content-Security-Policy"
-    ]
-    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
-    source = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.search(r"https?:|url\(|@import|<script src|<link", source) is None
-    assert len(source) < 50_000
-
-
-def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_differ(page_of, write_run, make_run, change):
-    events = (make_run(environments=8) / "events.jsonl").read_text(encoding="utf-8")
-    for name, arms, noise in ((OTTER, BETTER, "0.1"), (HERON, BEST, "0.2")):
-        run = write_run(name, {"grown": arms, "twin": NOISE})
-        (run / "events.jsonl").write_text(events)
-        change(run, "config.yaml", "noise: 0.1", f"noise: {noise}")
-    page = page_of(OTTER, HERON)
-    shapes = [attributes["class"].split() for _, attributes in page.elements if "class" in attributes]
-    assert sum("band" in classes for classes in shapes) == sum("line" in classes for classes in shapes) == 4
-    assert len({classes[0] for classes in shapes if "band" in classes}) == 4, "a colour for each arm of each run"
-    for title in ("Learning curves", "Settings that differ"):
-        assert title in page.texts
-    assert page.text.count(" task.settings.noise 0.1 0.2 ") == 1
-    assert "1 × test/conv in early" in page.text
-    assert re.search(r"after 40 steps: quiet-otter/grown \d\d\.\d % \(", page.text)
-
-
-@pytest.mark.parametrize(
-    "arms",
-    [
-        {"a": [float("nan"), *NOISE[1:]], "b": NOISE},
-        {"a": NOISE, "b": NOISE},
-        {"a": [1e150, -1e150] * 4, "b": NOISE},
-        {"alone": NOISE},
-    ],
-)
-def test_unknown_equal_and_huge_figures_stay_inside_the_drawing(page_of, write_run, arms):
-    write_run(OTTER, arms)
-    page = page_of(OTTER)
-    numbers = [
-        float(value)
-        for tag, attributes in page.elements
-        for name, value in attributes.items()
-        if tag in ("line", "circle", "rect") and name in ("x1", "x2", "cx", "x")
-    ]
-    assert all(0 <= number <= 720 for number in numbers)
-    assert "nan" not in page.text.split()
-
-
-def test_html_takes_a_file_that_ends_with_html(esper, write_run, tmp_path):
-    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
-    answer = esper("compare", "--html", OTTER, OTTER)
-    assert answer.status == 2
-    assert f"expected a file that ends with .html, received {OTTER}" in answer.err
-    answer = esper("compare", OTTER, "--html", tmp_path / "gone" / "page.html")
-    assert (answer.status, answer.out) == (1, "")
-    assert "E410 cannot write" in answer.err
-    assert "--runs-dir" not in answer.err

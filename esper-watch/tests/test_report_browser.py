@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from esper_run import load_run
-from esper_watch.comparison import compare_runs
-from esper_watch.comparison_view import comparison_page
 from esper_watch.report import write_report
 from tests.support.html_pages import TOOLTIP, TRAINING_MARK, typed
 
@@ -354,21 +351,3 @@ def test_the_page_of_a_killed_run_is_readable(make_run, browser):
     page.tap(x, y)
     assert page.evaluate(TOOLTIP) == expected
     assert page.complaints == []
-
-
-@pytest.mark.parametrize(("width", "dark"), [(320, True), (1200, False)], ids=["dark phone", "light screen"])
-def test_a_comparison_is_readable_on_any_screen(width, dark, make_run, write_run, browser, tmp_path):
-    values = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
-    events = (make_run(environments=8) / "events.jsonl").read_text(encoding="utf-8")
-    for name in ("20261121-101512-quiet-otter", "20261121-113002-swift-heron"):
-        write_run(f"{name}s", {"grown": [value + 0.2 for value in values], "twin": values})
-        (tmp_path / "runs" / f"{name}s" / "events.jsonl").write_text(events, encoding="utf-8")
-    file = tmp_path / "comparison.html"
-    runs = [load_run(folder) for folder in sorted((tmp_path / "runs").iterdir())]
-    file.write_text(comparison_page(compare_runs(runs)), encoding="utf-8")
-    page = browser.open(file)
-    page.resize(width, 900, dark=dark)
-    assert page.evaluate(WIDE) <= width
-    assert faint(page) == {}
-    assert page.complaints == []
-    assert page.requests == [file.as_uri()]

@@ -16,7 +16,6 @@ import yaml
 
 from esper_core.leyline.events import Event, RunFinished
 from esper_core.telemetry import encode
-from esper_run.cli import main
 from esper_watch.report import write_report
 from esper_watch.web.fragments import LivePage
 from tests.end_to_end.conftest import run_once
@@ -140,23 +139,15 @@ def values(page: Page, *names: str) -> list[str]:
     return [value for _, attributes in page.elements for name, value in attributes.items() if name in names]
 
 
-def report_of(run: Path, _: Path) -> str:
+def report_of(run: Path) -> str:
     return write_report(run, run / "page.html").read_text(encoding="utf-8")
 
 
-def comparison_of(run: Path, other: Path) -> str:
-    page = run / "compared.html"
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(run), str(other), "--html", str(page)])
-    assert not ended.value.code
-    return page.read_text(encoding="utf-8")
-
-
-def live_page_of(run: Path, _: Path) -> str:
+def live_page_of(run: Path) -> str:
     return LivePage(run).html()
 
 
-PAGES = {"report": report_of, "comparison": comparison_of, "live": live_page_of}
+PAGES = {"report": report_of, "live": live_page_of}
 TOLD = {
     "report": (
         *("the end's reason", "a warning", "own", "a title", "a text", "a new event", "a new field", "task", "stripes"),
@@ -167,24 +158,15 @@ TOLD = {
         *("the end's reason", "a warning", "own", "a title", "a text", "a new event", "a new field", "task", "stripes"),
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "GovernorActed.reason"),
     ),
-    "comparison": ("schedule", "twin", "accuracy", "pointwise-mlp"),
 }
 """Texts that each page must show, followed by the word."""
-
-
-def pair_of(ran: Path, folder: Path, word: str) -> tuple[Path, Path]:
-    """Return two runs that differ only in their configurations, which a comparison reports."""
-    first, second = (planted_run(ran, folder / name, word) for name in ("one", "other"))
-    config = (second / "config.yaml").read_text(encoding="utf-8")
-    (second / "config.yaml").write_text(config.replace("pointwise-mlp", "other pointwise-mlp"), encoding="utf-8")
-    return first, second
 
 
 @pytest.fixture(scope="module")
 def harmless(ran, tmp_path_factory):
     """Each page with a harmless word."""
-    pair = pair_of(ran, tmp_path_factory.mktemp("harmless"), HARMLESS)
-    return {name: Page(make(*pair)) for name, make in PAGES.items()}
+    run = planted_run(ran, tmp_path_factory.mktemp("harmless") / "run", HARMLESS)
+    return {name: Page(make(run)) for name, make in PAGES.items()}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -196,7 +178,7 @@ def test_hostile_texts_are_readable_on_the_page(page, harmless):
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word, harmless, ran, tmp_path):
-    source = PAGES[page](*pair_of(ran, tmp_path, word))
+    source = PAGES[page](planted_run(ran, tmp_path / "run", word))
     read = Page(source)
     assert made(read) == made(harmless[page])
     links, harmless_links = values(read, *LINKS, "xlink:href"), values(harmless[page], *LINKS)
@@ -212,5 +194,5 @@ def test_a_hostile_text_creates_no_element_on_the_page_of_a_run_without_a_summar
         planted_run(ran, tmp_path / f"run-{n}", word, ended=False)
         for n, word in enumerate((HARMLESS, *HOSTILE.values()))
     ]
-    harmless, *hostile = [made(Page(PAGES["report"](run, run))) for run in runs]
+    harmless, *hostile = [made(Page(report_of(run))) for run in runs]
     assert hostile == [harmless] * len(HOSTILE)

@@ -19,8 +19,6 @@ from esper_run.cli.output import print_json, print_line, print_warnings
 from esper_run.options import PathOrURL, run_name, runs_dir_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from esper_watch.web.server import Server
 
 SECONDS_BETWEEN_FETCHES: Final = 10.0
@@ -96,15 +94,11 @@ def _keep_fetching(run: Path | str, runs_dir: Path | str) -> None:
             load_run(run, runs_dir=runs_dir)
 
 
-def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
-    """Return a check of an option's file name, since an option without a value would take the next argument as one."""
-
-    def check(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-        if path is None or path.suffix.lower() in suffixes:
-            return path
-        raise click.BadParameter(printable(f"expected a file that ends with {suffixes[0]}, received {path}"))
-
-    return check
+def _svg(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Check the name of a picture, since an option without a value would take the next argument as one."""
+    if path is None or path.suffix.lower() == ".svg":
+        return path
+    raise click.BadParameter(printable(f"expected a file that ends with .svg, received {path}"))
 
 
 @click.command()
@@ -118,7 +112,7 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
-    callback=_ending_with(".svg"),
+    callback=_svg,
     help="Draw a network growing, step by step, as SVG in this file, instead of the page.",
 )
 def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: Path | None) -> None:
@@ -148,23 +142,12 @@ def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: 
     help="Compare every pair of arms, also controls.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
-@click.option(
-    "--html",
-    "page",
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=_ending_with(".html", ".htm"),
-    metavar="FILE",
-    help="Also write a page.",
-)
-def compare(
-    runs: tuple[str, ...], runs_dir: Path | str, arms: tuple[str, ...], page: Path | None, *, every: bool, as_json: bool
-) -> None:
+def compare(runs: tuple[str, ...], runs_dir: Path | str, arms: tuple[str, ...], *, every: bool, as_json: bool) -> None:
     """Compare the arms of one or several finished runs.
 
     \b
     esper compare quiet-otter swift-heron
     esper compare quiet-otter swift-heron --arm heuristic
-    esper compare quiet-otter --html comparison.html
 
     RUN is a folder, an id below --runs-dir, or the words of an id. Runs that share their task and seeds are compared
     seed by seed.
@@ -174,15 +157,10 @@ def compare(
     """
     from esper_run import load_run
     from esper_watch.comparison import compare_runs
-    from esper_watch.comparison_view import comparison_page, print_comparison
-    from esper_watch.report import write_atomically
+    from esper_watch.comparison_view import print_comparison
 
     compared = compare_runs([load_run(name, runs_dir=runs_dir) for name in runs], arms, every=every)
     print_warnings(compared.warnings)
-    if page is not None:
-        hint = "Give --html a file in an existing folder that can be written to."
-        write_atomically(page, comparison_page(compared), hint)
-        print_line(f"Written: {printable(str(page))}", stream=sys.stderr)
     print_json(compared.as_json()) if as_json else print_comparison(compared)
 
 

@@ -70,8 +70,6 @@ class ComparedRuns:
     comparisons: Sequence[Mapping[str, Any]]
     """As in summary.json."""
     warnings: Sequence[str]
-    settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The settings that differ, by their path in the configuration: the value of each run."""
 
     @property
     def labels(self) -> list[str]:
@@ -133,7 +131,7 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
         *_differing_margins(unique, margins),
         *_unpaired_arms(unique, pairs),
     ]
-    return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings, _settings(configs))
+    return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings)
 
 
 # --- what is compared
@@ -325,15 +323,6 @@ def _code(run: Run) -> dict[str, Any]:
             key = str(plugin.get("entry_point" if local else "package"))
             versions[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
     return versions
-
-
-def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the settings that differ between configurations, each with its value in all of them."""
-    settings: dict[str, list[str]] = {}
-    for place, config in enumerate(configs):
-        for path, first_value, value in _differences({**configs[0], "name": None}, {**config, "name": None}):
-            settings.setdefault(path, [_short(first_value)] * len(configs))[place] = _short(value)
-    return settings
 
 
 def _in_words(difference: tuple[str, Any, Any]) -> str:

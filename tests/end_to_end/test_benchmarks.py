@@ -84,6 +84,7 @@ def test_a_gardener_on_a_frozen_transformer_copies_nothing_that_is_frozen():
 
 @pytest.mark.slow
 @pytest.mark.library("peft")
+@pytest.mark.filterwarnings("ignore")
 def test_a_set_ends_where_adapters_end_that_are_there_from_the_start():
     from benchmarks import adapters
 

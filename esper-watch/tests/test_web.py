@@ -396,7 +396,8 @@ def test_a_page_says_that_its_server_is_silent_and_goes_on_when_it_speaks_again(
     """A stopped process keeps its connections open: nothing but the missing answers tells."""
     make_run(environments=2, steps=4)
     command = [sys.executable, "-m", "esper_run", "watch", "--runs-dir", tmp_path, "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, ExitStack() as stack:
+        stack.callback(process.kill)
         page = browser.open(next(line.strip() for line in process.stderr if line.startswith("http")))
 
         def until(text):

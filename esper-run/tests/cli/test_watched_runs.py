@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -27,7 +27,8 @@ def is_listening(port: int) -> bool:
 @pytest.mark.members
 def test_a_run_is_watched_from_its_beginning_until_it_is_interrupted(file, tmp_path):
     command = [sys.executable, "-m", "esper_run", "run", str(file), "--runs-dir", str(tmp_path), "--quiet", "--watch"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=file.parent) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=file.parent) as process, ExitStack() as stack:
+        stack.callback(process.kill)
         lines = {}  # of two processes, in any order
         while len(lines) < 2:
             line = process.stderr.readline()

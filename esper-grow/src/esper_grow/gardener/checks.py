@@ -107,9 +107,10 @@ class ModelForm:
     def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
         """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
 
-        A move may replace parameters, which is seen if it is ``thorough``.
+        A move may replace parameters, which is seen if it is ``thorough``; so is a process group that was made since.
         """
         if thorough:
+            refuse_ranks()
             self.of_host = self._host.parameters()
             self._refuse_unfrozen()
         now = self._now()

@@ -42,7 +42,6 @@ from esper_grow.gardener.checks import (
     refuse_grown_state,
     refuse_lost_slots,
     refuse_no_settings,
-    refuse_ranks,
     refuse_unknown_options,
     state_mismatch,
     warn_of_full_slots,
@@ -260,7 +259,6 @@ class Gardener:
             GovernorStop: The model went wrong and cannot be rolled back.
         """
         self._refuse_closed()
-        refuse_ranks()
         self._feed.refuse_untrained()
         refuse_lost_slots(self.model, self._environment.network.garden.slots.values())
         self._form.refuse_other(branched=bool(self._environment.network.garden.incubating), thorough=True)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -201,10 +201,11 @@ class Validation:
 
 def _trains(host: Host) -> bool:
     """Return whether the host changes from step to step; seeds on their branches do not change it."""
+    if any(parameter.requires_grad for parameter in host.parameters().values()):
+        return True
     slots = host.slots.each() if host.is_grafted else ()
-    acting = (seed for slot in slots for seed in slot.seeds if seed.presence is Presence.ACTING)
-    parameters = chain(host.parameters().values(), *(seed.parameters() for seed in acting))
-    return any(parameter.requires_grad for parameter in parameters)
+    acting = [seed for slot in slots for seed in slot.seeds if seed.presence is Presence.ACTING]
+    return any(parameter.requires_grad for seed in acting for parameter in seed.parameters())
 
 
 class LoaderGenerators:

@@ -171,7 +171,7 @@ def checkpoints(world: Any) -> set[str]:
 
 def stored(world: Any) -> str | None:
     """Return the status of the newest upload."""
-    run = open_store("memory://runs").find(world.directory.name)
+    run = open_store("memory://runs").storage.find(world.directory.name)
     return None if run is None else run.status
 
 

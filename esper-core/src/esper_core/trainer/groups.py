@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -31,7 +31,7 @@ from esper_core.trainer.forward import structure_of
 from esper_core.trainer.measurements import evaluation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from torch import Tensor
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from esper_core.trainer.measurements import Evaluation
 
     Batch: TypeAlias = tuple[Tensor, Tensor]
+
+T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
@@ -176,7 +178,8 @@ class Groups:
             if split != "validation":
                 members = members[: len(unit)]
             passes = [[member] for member in members] if self.singly else [members]
-            return [pair for of_pass in passes for pair in evaluate_members(program, of_pass, split)]
+            evaluate = partial(evaluate_pass, program, split)
+            return [pair for alike in passes for pair in zip(alike, run_isolated(evaluate, alike), strict=True)]
 
     def _program(self, environment: Environment) -> Program:
         """Return the program of this lane for a network of a group."""
@@ -287,12 +290,25 @@ def train_batch(
 
 def run_pass(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
     """Return what a training pass computes for each network; None for those that fail."""
-    inputs_EN, targets_EN = (
-        torch.stack(tensors) for tensors in zip(*(parts[member.place] for member in members), strict=True)
-    )
-    task = members[0].environment.recipe.task
+
+    def train(together: Sequence[Member]) -> Sequence[Trained]:
+        batches = (parts[member.place] for member in together)
+        inputs_EN, targets_EN = (torch.stack(tensors) for tensors in zip(*batches, strict=True))
+        losses = together[0].environment.recipe.task.losses
+        return program.train([member.network for member in together], inputs_EN, targets_EN, losses)
+
+    return run_isolated(train, members)
+
+
+def run_each(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
+    """Do what ``run_pass`` does in a pass for each network, with the same results."""
+    return [result for member in members for result in run_pass(program, [member], parts)]
+
+
+def run_isolated(compute: Callable[[Sequence[Member]], Sequence[T]], members: Sequence[Member]) -> list[T | None]:
+    """Return what one pass computes for each network; if it fails, a pass for each; None for those that fail alone."""
     try:
-        passed = program.train([member.network for member in members], inputs_EN, targets_EN, task.losses)
+        results = compute(members)
         if changes := restore_defaults():
             refuse(changes)
     except Exception as error:
@@ -301,34 +317,12 @@ def run_pass(program: Program, members: Sequence[Member], parts: Sequence[Batch]
             tell_of_fallback(members[0].environment, error)
             return [None]
         # One of them is at fault; the others keep the bits that they have in any group.
-        return run_each(program, members, parts)
-    return list(passed)
+        return [result for member in members for result in run_isolated(compute, [member])]
+    return list(results)
 
 
-def run_each(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
-    """Do what ``run_pass`` does in a pass for each network, with the same results."""
-    return [result for member in members for result in run_pass(program, [member], parts)]
-
-
-def evaluate_members(
-    program: Program, members: Sequence[Member], split: SplitName
-) -> list[tuple[Member, Evaluation | None]]:
-    """Return the evaluations of networks on a split, in one pass; None for those that fail."""
-    try:
-        with torch.inference_mode():
-            evaluations = evaluate_pass(program, members, split)
-        if changes := restore_defaults():
-            refuse(changes)
-    except Exception as error:
-        restore_defaults()
-        if len(members) == 1:
-            tell_of_fallback(members[0].environment, error)
-            return [(members[0], None)]
-        return [pair for member in members for pair in evaluate_members(program, [member], split)]
-    return list(zip(members, evaluations, strict=True))
-
-
-def evaluate_pass(program: Program, members: Sequence[Member], split: SplitName) -> list[Evaluation]:
+@torch.inference_mode()
+def evaluate_pass(program: Program, split: SplitName, members: Sequence[Member]) -> list[Evaluation]:
     """Return the evaluations of networks on a split."""
     recipe, count = members[0].environment.recipe, len(members)
     stacks = Stacks.of([member.network for member in members])

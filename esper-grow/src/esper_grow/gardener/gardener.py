@@ -247,7 +247,7 @@ class Gardener:
                     self._report(seed_set.germinate(self._environment.steps))
             seed_set.count(batches)
         if batches and (network.garden.incubating or network.averages.is_final):
-            self._form.refuse_other(branched=True)
+            self._form.refuse_other(branched=bool(network.garden.incubating))
             with without_trace(self.model):
                 network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
 

@@ -14,16 +14,21 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(ROOT.glob("esper-*/README.md")),
     *sorted(ROOT.glob("examples/**/README.md")),
+    *sorted(ROOT.glob("*.yaml")),
+    *sorted(ROOT.glob("examples/*.yaml")),
 ]
 FENCED = re.compile(r"^```(?:sh|console|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?esper [^`\n]+)`")
+COMMENTED = re.compile(r"^#\s+(esper .*?)(?:\s{2,}.*)?$", re.MULTILINE)
+"""A command in a comment at the head of a configuration, with what it does behind it."""
 STARTS = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?esper (?P<rest>.*)$")
 
 
 def commands(text: str) -> list[tuple[str, bool]]:
     """Yield the arguments of each ``esper`` command on a page, and whether it is complete."""
     typed = [line.strip() for block in FENCED.findall(text) for line in block.splitlines()]
-    matches = [(STARTS.match(line), line in typed) for line in [*typed, *INLINE.findall(text)]]
+    lines = [*typed, *INLINE.findall(text), *COMMENTED.findall(text)]
+    matches = [(STARTS.match(line), line in typed) for line in lines]
     return [(re.sub(r"\s+#.*|…$", "", match["rest"]), is_complete) for match, is_complete in matches if match]
 
 

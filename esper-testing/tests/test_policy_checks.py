@@ -297,7 +297,7 @@ LOST = {
         (CountsForTheEnd, "in step 11 of episode 1 when a new policy takes over: it remembers something"),
         (ForgetsTheLast, "when a new policy loads its state: state_dict leaves something out"),
         (AddsUp, "when a policy that has played loads its state: load_state_dict must replace what was there"),
-        (TellsOtherwiseWhatIsUnfinished, "reports something else as unfinished in step 1 of episode 1"),
+        (TellsOtherwiseWhatIsUnfinished, "reports something else in step 1 of episode 1"),
     ],
     "writes_down_what_it_remembers": [
         (GivesItselfAway, "modifies a state that it returned, in step 0 of episode 1: return and keep copies"),

@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 
 from esper_core.leyline import ConfigError, RunFolderError
-from esper_core.leyline.events import RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
+from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
 from esper_run.app.compose import prepare
 from esper_run.app.run import resume
 from esper_run.config import parse_config
 from esper_run.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, add_plugin
+
+NOTHING_PAYS = """policy: heuristic
+growth: {gates: "off", price: 10.0}
+environments: 2
+episode: {steps: 15, batches: 1, batch_size: 20}
+"""
 
 
 def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
@@ -48,6 +54,20 @@ def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
     (comparison,) = summary["results"]["comparisons"]
     assert {"a", "b", "difference", "ci_low", "ci_high", "p", "verdict"} <= set(comparison)
     assert summary["timing"]["total"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
+def test_what_the_policy_concluded_is_in_the_events_the_summary_and_the_report(run, small):
+    small.write_text(SMALL[: SMALL.index("policy:")] + NOTHING_PAYS)
+    ran = run()
+    concluded = "nothing pays: all candidates were tried"
+    by_arm = {episode.arm: episode.conclusion for episode in ran.events(EpisodeFinished)}
+    assert by_arm == {"heuristic": concluded, "twin": ""}
+    assert ran.json("summary.json")["results"]["arms"]["heuristic"]["conclusions"] == {concluded: 2}
+    sentence = f"heuristic, in 2 of 2 networks: {concluded}."
+    assert sentence in ran.answer.out
+    assert sentence in ran.text("report.html")
 
 
 def test_arms_are_compared_with_each_other_and_the_twin(run, small):

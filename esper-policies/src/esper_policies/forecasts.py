@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from esper_core.leyline import Observation, SeedSignals
 
 LOOKS: Final = 3
-"""Consecutive looks that must all show that a seed does not pay before it is pruned, for steps of 32 batches."""
+"""Looks at a seed that acts before it is pruned for what they show, for steps of 32 batches."""
 
 MOST_RISE: Final = 3.0
 """Most times its present gain that a young seed is expected to reach: that of ``conv_light`` after three steps."""
@@ -27,8 +27,8 @@ class Forecast:
     >>> from esper_core.leyline import Gain, SeedSignals, Stage
     >>> gain = Gain(n=800, mean=0.12, deviation=0.4, skewness=0.0, worst=-2.0, best=2.0)
     >>> seed = SeedSignals("blueprints/conv_light", Stage.TRAINING, 0.0, parameters=656, age=6, gain=gain, price=0.1)
-    >>> round(Forecast().net(seed), 3), round(Forecast().hope(seed), 3)
-    (0.094, 0.186)
+    >>> [round(bound, 3) for bound in Forecast().interval(seed)]
+    [0.094, 0.14, 0.186]
 
     settings: those of the policy; rise and caution are read. pace: batches of a decision step, divided by 32: seeds
     learn by batches, and short steps show little.
@@ -39,7 +39,7 @@ class Forecast:
 
     @property
     def looks(self) -> int:
-        """How many looks decide that a seed does not pay: as many as ``LOOKS`` usual steps have, ``LOOKS`` at least."""
+        """How many looks at an acting seed come first: those of as many batches as ``LOOKS`` usual steps have."""
         return max(LOOKS, math.ceil(LOOKS / self.pace))
 
     def at(self, observation: Observation) -> Forecast:
@@ -53,14 +53,11 @@ class Forecast:
         """
         return self._beyond_price(seed, -self.settings.caution)
 
-    def hope(self, seed: SeedSignals) -> float | None:
-        """Return the upper bound, like ``net``."""
-        return self._beyond_price(seed, self.settings.caution)
-
-    def expected(self, seed: SeedSignals) -> float:
-        """Return the gain beyond the price as forecast, without caution; −∞ if it is unknown."""
-        net = self._beyond_price(seed, 0.0)
-        return -math.inf if net is None else net
+    def interval(self, seed: SeedSignals) -> tuple[float, float, float]:
+        """Return lower bound, mean and upper bound of the gain beyond the price; −∞ for a loss that is not finite."""
+        bounds = (self._beyond_price(seed, errors * self.settings.caution) for errors in (-1, 0, 1))
+        lower, mean, upper = (-math.inf if bound is None else bound for bound in bounds)
+        return lower, mean, upper
 
     def gain(self, seed: SeedSignals) -> float:
         """Return the mean gain of the latest step; −∞ if it is unknown."""

@@ -6,11 +6,11 @@ episode; ``RULES`` are the decisions, in order of precedence; ``Heuristic`` appl
 Every slot gets a chance: one candidate of each slot germinates first, then the others, side by side on branches of one
 host. The gain of a young seed still rises: on a branch, that of ``conv_light`` after three steps is between a third and
 a half of its final gain, and after ten steps nearly all of it. The forecast is ``gain · (1 + rise / age)``, three times
-the gain at most, with an interval around it; age is counted in steps of 32 batches, however long a step is. A preview
-goes on while the interval contains the price, up to twice its length, and longer for seeds that seem to pay, by the
-lower bound of the mean of their latest looks; once all previews of a network have taken their share of its training,
-only these go on, and the best one of the others if it pays on average. The forecast only selects which seeds are worth
-a trial; a seed is kept for its measured gain.
+the gain at most, with an interval around it; age is counted in steps of 32 batches, however long a step is. It is made
+for the mean of the last third of a seed's looks. A preview goes on while the interval contains the price, up to twice
+its length, and longer for seeds that seem to pay, by the lower bound. Once all previews of a network have cost their
+share of its training, in operations, they end as soon as a gate could have decided, but for seeds that pay on average.
+The forecast only selects which seeds are worth a trial; a seed is kept for its measured gain.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
 from esper_core.leyline.constants import FIRST_LOOK, GATE_DECISIONS
+from esper_core.leyline.errors import plural
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_core.leyline.signals import Finding
 from esper_policies.forecasts import Forecast
@@ -33,7 +34,7 @@ from esper_policies.settings import LONGEST, HeuristicSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, SlotSignals
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, Signals, SlotSignals
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,13 @@ class Scene:
 
     @property
     def is_spent(self) -> bool:
-        """Whether previews have taken as much of the episode as they may."""
-        steps = min(self.observation.steps, LONG)
-        return self.memory.spent >= self.settings.share * steps
+        """Whether previews have cost as much of the episode as they may."""
+        return self.memory.has_spent(self.settings.share, self.observation.steps)
+
+    @property
+    def preview(self) -> int:
+        """The age at which a seed is judged first; earlier, but not before a gate could decide, if all is spent."""
+        return min(self.settings.preview, FIRST_LOOK) if self.is_spent else self.settings.preview
 
     def life(self, slot: SlotSignals, seed: SeedSignals) -> Life:
         """Return the record of a seed."""
@@ -89,22 +94,13 @@ class Scene:
 
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
         """Return the lower bound of a seed's gain beyond its price: as measured, else as forecast, else −∞."""
-        life = self.life(slot, seed)
-        margin = life.promise if seed.stage in INCUBATING else self.forecast.net(seed)
-        margin = life.promise if margin is None else margin
-        return -math.inf if margin is None else margin
+        return self.life(slot, seed).lower
 
     def may_pay(self, slot: SlotSignals, seed: SeedSignals) -> float:
-        """Return the upper bound of a seed's gain beyond its price: the best of its latest looks, of three at least.
-
-        Unknown: infinite.
-        """
-        hopes = self.life(slot, seed).hopes
-        return (
-            math.inf
-            if len(hopes) < self.forecast.looks and seed.stage not in INCUBATING
-            else max(hopes, default=math.inf)
-        )
+        """Return the upper bound of a seed's gain beyond its price; of one that acts infinite for the first looks."""
+        life = self.life(slot, seed)
+        too_few = seed.stage not in INCUBATING and len(life.gains) < self.forecast.looks
+        return math.inf if too_few else life.upper
 
 
 def fossilise(scene: Scene) -> Action | None:
@@ -141,7 +137,7 @@ def advance_or_prune(scene: Scene) -> Action | None:
     All are judged together once the youngest has had its preview. The best one waits while another may turn out better,
     and no longer than ``preview`` steps more.
     """
-    if scene.acting or min(scene.ages, default=0) < scene.settings.preview:
+    if scene.acting or min(scene.ages, default=0) < scene.preview:
         return None
     if scene.is_time_to_blend and (best := _advance(scene)) is not None:
         return best
@@ -191,6 +187,15 @@ def _parameters(space: ActionSpace, slot: str, blueprint: str) -> int:
     return 0 if candidate is None else candidate.parameters
 
 
+def _cost(space: ActionSpace, slot: str, blueprint: str) -> float:
+    """Return what a step of a preview costs as a multiple of one of the host, at most; 1 if operations are unknown."""
+    place = space.descriptions.get(slot)
+    candidate = None if place is None else place.candidate(blueprint)
+    if place is None or candidate is None or candidate.flops is None or not place.host_flops:
+        return 1.0
+    return 1 + candidate.flops / place.host_flops
+
+
 def _is_shown(seed: SeedSignals, pays: float) -> bool:
     """Return whether a seed's gate has found that it pays; without gates, whether it ``pays`` by itself."""
     finding = None if seed.opinion is None else seed.opinion.finding
@@ -232,19 +237,14 @@ def _outdoes_others(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
 def _is_hopeless(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
     """Return whether a seed will not be blended in: it surely does not pay, or there is no more time for it.
 
-    One that seems to pay, by the lower bound of its forecast, gets more time than one that only may.
+    One that seems to pay, by the lower bound of its forecast, gets more time than one that only may. Once all is spent,
+    one that does not pay on average gets none.
     """
     if not scene.is_time_to_blend or scene.may_pay(slot, seed) <= 0:
         return True
     seems_to_pay = scene.pays(slot, seed) > 0
     extended = 2 * scene.settings.preview if not seems_to_pay else scene.settings.preview + scene.settings.patience
-    return _age(seed) >= extended or (scene.is_spent and not seems_to_pay and not _leads(scene, slot, seed))
-
-
-def _leads(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
-    """Return whether a seed pays on average over its latest looks, and better than all others beside it."""
-    outlook = scene.life(slot, seed).outlook
-    return outlook > 0 and all(outlook >= scene.life(place, other).outlook for place, other in scene.previewed)
+    return _age(seed) >= extended or (scene.is_spent and scene.life(slot, seed).mean <= 0)
 
 
 def _held(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> int:
@@ -261,8 +261,8 @@ def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
     return max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-LONG: Final = 50
-"""Steps of an episode that count for how long previews may last: in a longer one they take no longer to show."""
+LONG: Final = 40
+"""Steps of an episode that count for what previews may cost: in a longer one they take no longer to show."""
 
 STEPS_AFTER_RAMP: Final = FIRST_LOOK
 """Steps that a loop reserves for a seed that is blended in, before which no gate decides."""
@@ -270,18 +270,17 @@ STEPS_AFTER_RAMP: Final = FIRST_LOOK
 
 @dataclass(slots=True)
 class Life:
-    """The record of a seed: its stage, the step since which it has it, and its forecasts while it incubated.
+    """The record of a seed: its stage, the step since which it has it, and its mean gains since then.
 
-    gains: the latest means, as many as decide. promise: the lower bound of their mean beyond its price; None if nothing
-    has been measured so far. outlook: the same without caution. hopes: the latest upper bounds.
+    lower, mean, upper: the mean of the last third of these gains beyond its price, as forecast, with its bounds.
     """
 
     stage: Stage
     since: int
     gains: list[float] = field(default_factory=list)
-    promise: float | None = None
-    outlook: float = -math.inf
-    hopes: list[float] = field(default_factory=list)
+    lower: float = -math.inf
+    mean: float = -math.inf
+    upper: float = math.inf
 
 
 @dataclass(slots=True)
@@ -289,31 +288,39 @@ class Memory:
     """One environment's episode so far.
 
     lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, fossils of
-    the whole network and blueprint of each failed trial, which is not repeated until the network has grown. spent: for
-    how many steps seeds incubated that were not kept, each counted by itself.
+    the whole network and blueprint of each failed trial, which is not repeated until the network has grown. spent: what
+    the steps cost in which seeds incubated that were not kept, as a multiple of a step of the host.
     """
 
     lives: dict[str, dict[str, Life]] = field(default_factory=dict)
     heights: dict[str, int] = field(default_factory=dict)
     # A list, not a set: sets of text have another order in each process, and equal runs write equal checkpoints.
     refused: list[tuple[str, int, str]] = field(default_factory=list)
-    spent: int = 0
+    spent: float = 0.0
 
     def germinated(self, slot: str, blueprint: str, step: int) -> None:
         """Record a germination. If the seed is missing at the next look, it could not be built."""
         self.lives.setdefault(slot, {})[blueprint] = Life(Stage.GERMINATED, step)
 
-    def look(self, slots: Sequence[SlotSignals], step: int, forecast: Forecast) -> None:
-        """Update the memory with the observation after ``step``."""
-        self.spent += sum(seed.stage in INCUBATING for slot in slots for seed in slot.seeds)
+    def look(self, signals: Signals, step: int, forecast: Forecast, space: ActionSpace) -> None:
+        """Update the memory with the signals after ``step``."""
+        slots = signals.slots
+        previewed = [(slot.name, seed.blueprint) for slot in slots for seed in slot.seeds if seed.stage in INCUBATING]
+        # Where nothing else counts operations, it would take a pass through the user's model to describe a candidate.
+        counted = signals.host_flops is not None
+        self.spent += math.fsum(_cost(space, *place) if counted else 1.0 for place in previewed)
         if any(slot.fossils > self.heights.get(slot.name, slot.fossils) for slot in slots):
-            self.spent = 0  # what was spent has brought something
+            self.spent = 0.0  # what was spent has brought something
         outdone = any(seed.stage in BLENDED for slot in slots for seed in slot.seeds)
         for slot in slots:
             self._forget_gone(slot, outdone=outdone)
             self.heights[slot.name] = slot.fossils
             for seed in slot.seeds:
                 self._follow(slot.name, seed, step, forecast)
+
+    def has_spent(self, share: float, steps: int) -> bool:
+        """Return whether previews have cost this share of an episode of so many steps."""
+        return self.spent >= share * min(steps, LONG)
 
     def life(self, slot: str, seed: SeedSignals) -> Life:
         """Return the life of a seed that was there at the last look."""
@@ -328,6 +335,12 @@ class Memory:
         failed = sum(name == slot.name and fossils == self._fossils for name, fossils, _ in self.refused)
         return failed + len(self.lives.get(slot.name, {}))
 
+    def untried(self, space: ActionSpace) -> list[tuple[str, str]]:
+        """Return slot and blueprint of what has not failed yet in the network as it is now."""
+        refused = {(slot, blueprint) for slot, fossils, blueprint in self.refused if fossils == self._fossils}
+        places = [(slot, blueprint) for slot, names in space.blueprints.items() for blueprint in names]
+        return [place for place in places if place not in refused]
+
     @property
     def _fossils(self) -> int:
         return sum(self.heights.values())
@@ -335,14 +348,14 @@ class Memory:
     def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
         life = self.lives.setdefault(slot, {}).setdefault(seed.blueprint, Life(seed.stage, step))
         if life.stage is not seed.stage:
-            life.stage, life.since, life.hopes = seed.stage, step, []
-        if (hope := forecast.hope(seed)) is not None:
-            life.hopes = [*life.hopes, hope][-forecast.looks :]
-        if seed.stage in INCUBATING and seed.gain is not None:
-            # Of several looks: a single one moves by more than its error, and would drop a seed on one bad step.
-            life.gains = [*life.gains, seed.gain.mean][-forecast.looks :]
-            lasting = replace(seed, gain=replace(seed.gain, mean=fmean(life.gains)))
-            life.promise, life.outlook = forecast.net(lasting), forecast.expected(lasting)
+            life.stage, life.since, life.gains, life.upper = seed.stage, step, [], math.inf
+        if seed.gain is not None:
+            life.gains.append(seed.gain.mean)
+            # Of several looks: a single one moves by more than its error, and would drop a seed on one bad step. Of the
+            # last ones: the first gains are neither full nor lasting.
+            recent = life.gains[-max(FIRST_LOOK, math.ceil(len(life.gains) / 3)) :]
+            lasting = replace(seed, gain=replace(seed.gain, mean=fmean(recent)))
+            life.lower, life.mean, life.upper = forecast.interval(lasting)
 
     def _forget_gone(self, slot: SlotSignals, *, outdone: bool) -> None:
         """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
@@ -354,8 +367,7 @@ class Memory:
         kept = slot.fossils > self.heights.get(slot.name, slot.fossils)
         for blueprint in [name for name in lives if name not in living]:
             life = lives.pop(blueprint)
-            hopeful = life.promise is None or life.promise > 0
-            if not (kept or (outdone and hopeful)):
+            if not (kept or (outdone and (life.lower > 0 or not life.gains))):
                 self.refused.append((slot.name, self._fossils, blueprint))
 
 
@@ -369,9 +381,9 @@ class Heuristic:
     One candidate of every slot germinates first, then the others, as many at once as nurseries hold. After ``preview``
     steps it drops the seeds that surely do not pay, and blends in the best one as soon as its gate is open. It keeps
     that seed as soon as its next gate is, and prunes it if it is not within ``patience`` steps. Once previews have
-    taken their ``share`` of the episode, or all was tried, it tries nothing more until the network has grown. The rules
-    are ``RULES``, the forecast is ``Forecast``. Actions that gates refuse are not in the action mask. It uses no random
-    numbers.
+    cost their ``share`` of the episode, or all was tried, it tries nothing more until the network has grown, and
+    concludes that nothing pays. The rules are ``RULES``, the forecast is ``Forecast``. Actions that gates refuse are
+    not in the action mask. It uses no random numbers.
 
     >>> from esper_core.leyline import ActionMask, ActionSpace, Observation, Signals, SlotSignals, SlotState
     >>> policy = Heuristic(ActionSpace({"early": ("blueprints/conv_light",)}), first=0.0)
@@ -408,7 +420,7 @@ class Heuristic:
     def _choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""
         forecast = self.forecast.at(seen)
-        memory.look(seen.signals.slots, seen.step, forecast)
+        memory.look(seen.signals, seen.step, forecast, self.space)
         scene = Scene(seen, mask, memory, forecast, self.settings, self.space)
         action = next((action for rule in RULES if (action := rule(scene)) is not None), WAIT)
         if action.op is Op.GERMINATE:
@@ -421,14 +433,29 @@ class Heuristic:
         """Return for each environment a notice if its episode is too short for any seed to be kept."""
         return [self.impossible(steps) for steps in self._steps]
 
+    def conclusions(self) -> list[str]:
+        """Return for each environment why nothing more is tried; empty while something is."""
+        return [self._conclude(memory, steps) for memory, steps in zip(self.memories, self._steps, strict=False)]
+
+    def _conclude(self, memory: Memory, steps: int) -> str:
+        untried = memory.untried(self.space)
+        if any(memory.lives.values()) or (untried and not memory.has_spent(self.settings.share, steps)):
+            return ""
+        pays = "nothing more pays" if any(memory.heights.values()) else "nothing pays"
+        if not untried:
+            return f"{pays}: all candidates were tried"
+        left = plural(len(untried), "candidate")
+        return f"{pays} so far, and previews have cost their share of the training: {left} not tried"
+
     def for_loop(self, steps: int) -> Heuristic:
         """Return the policy for an own loop of so many steps.
 
-        Where the steps are too few, the preview ends with an earlier decision of the gate, and ramps become shorter.
+        Where the steps are too few, the preview ends with an earlier decision of the gate, and ramps become shorter, so
+        that the gate's first decision after the preview is not too late.
         """
         settings, room = self.settings, steps - STEPS_AFTER_RAMP
         decisions = [look for look in GATE_DECISIONS if look + 2 <= room] or [max(1, room - 2)]
-        look = next((look for look in decisions if look >= settings.preview), decisions[-1])
+        look = next((look for look in decisions if look > settings.preview), decisions[-1])
         speed = max(1, min(settings.speed, (room - look) // 2))
         settings = settings.model_copy(update={"speed": speed, "preview": min(settings.preview, look)})
         return Heuristic(self.space, **settings.model_dump())

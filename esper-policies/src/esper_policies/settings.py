@@ -65,7 +65,7 @@ class HeuristicSettings(Settings):
     """Settings of ``heuristic``. The defaults are for decision steps of an epoch each, about 40 of them."""
 
     preview: int = Field(
-        default=6, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged first."
+        default=5, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged first."
     )
     patience: int = Field(
         default=20,
@@ -88,11 +88,11 @@ class HeuristicSettings(Settings):
         default=CAUTION, ge=0, le=100, description="Standard errors subtracted from a measured gain."
     )
     share: float = Field(
-        default=0.4,
+        default=0.45,
         ge=0,
         le=1000,
-        description="Steps of previews, each seed counted, that seeds may take which are not kept: as a share of the "
-        "episode's, of 60 at most.",
+        description="What previews of seeds may cost that are not kept, in operations: as a share of the episode's, of "
+        "40 steps at most.",
     )
 
 

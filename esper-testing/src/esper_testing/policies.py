@@ -22,6 +22,7 @@ from esper_core.leyline import (
     Action,
     ActionMask,
     ActionSpace,
+    Concludes,
     FollowsPlan,
     Learner,
     Metric,
@@ -162,7 +163,7 @@ COPIES: Final = "return and keep copies"
 
 
 def goes_on_where_another_left_off(make: Maker, slots: int) -> None:
-    """Check that a policy restored before a step decides as the original, and reports the same as unfinished.
+    """Check that a policy restored before a step decides as the original, and reports the same.
 
     It gets the state of the policy before it, if the policy is Resumable.
     """
@@ -173,15 +174,15 @@ def goes_on_where_another_left_off(make: Maker, slots: int) -> None:
         takeover = _takeover(step, resumable=resumable)
         if resumable:
             heir = _with_state_of(heir, make, space, step)
-            demand(_unfinished(heir) == _unfinished(stays), f"reports something else as unfinished {takeover}")
+            demand(_said(heir) == _said(stays), f"reports something else {takeover}")
         else:
             heir = _built(make, space)
-        original = _actions(stays, [shown], seed=step), _unfinished(stays)
+        original = _actions(stays, [shown], seed=step), _said(stays)
         repeatable = original[0] == _actions(twin, [shown], seed=step)
         require(repeatable, "two new policies decide differently, so that none can replace the other")
         with demand_no_error(takeover):
-            restored = _actions(heir, [shown], seed=step), _unfinished(heir)
-        # Of a policy without a state, what is unfinished is compared at the end of an episode only.
+            restored = _actions(heir, [shown], seed=step), _said(heir)
+        # Of a policy without a state, what it reports is compared at the end of an episode only.
         same = restored == original if resumable or (step + 1) % STEPS == 0 else restored[0] == original[0]
         demand(same, f"goes on differently {takeover}")
 
@@ -263,8 +264,10 @@ def _built(make: Maker, space: ActionSpace) -> Any:
         return make(space)
 
 
-def _unfinished(policy: Any) -> list[list[str]]:
-    return [list(notes) for notes in policy.unfinished()] if isinstance(policy, FollowsPlan) else []
+def _said(policy: Any) -> tuple[list[list[str]], list[str]]:
+    """Return what a policy reports as unfinished, and what it concludes."""
+    unfinished = [list(notes) for notes in policy.unfinished()] if isinstance(policy, FollowsPlan) else []
+    return unfinished, list(policy.conclusions()) if isinstance(policy, Concludes) else []
 
 
 def _one_episode(space: ActionSpace, seed: int) -> list[Shown]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
-from esper_run.runs.findings import last_weights_text
-from esper_run.runs.statistics import mean_test_last
+from esper_run.runs.findings import conclusions_text, last_weights_text
+from esper_run.runs.statistics import conclusions_of, mean_test_last
 from esper_watch import figures
 from esper_watch.formats import (
     format_command,
@@ -94,6 +94,11 @@ def arms(report: Report) -> Section | None:
         "results": results,
         "networks": networks[:MAX_ROWS],
         "missing": max(0, len(networks) - MAX_ROWS),
+        "conclusions": [
+            text
+            for result in results
+            for text in conclusions_text(result.name, conclusions_of(result.episodes), len(result.episodes))
+        ],
         "last": last_weights_text(metric, {result.name: mean_test_last(result.episodes) for result in results}),
     }
     return Section("arms", "Arms", "arms", data)

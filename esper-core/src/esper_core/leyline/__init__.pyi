@@ -28,6 +28,7 @@ from .lifecycle import (
     Stage as Stage,
 )
 from .protocols import (
+    Concludes as Concludes,
     DataShape as DataShape,
     FollowsPlan as FollowsPlan,
     Learner as Learner,

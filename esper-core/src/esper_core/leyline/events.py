@@ -164,6 +164,8 @@ class EpisodeFinished:
     """The reward terms for the end of the episode, in addition to those of its steps."""
     grown: tuple[Mapping[str, Any], ...] = ()
     """The fossilised seeds, each as in growth.json."""
+    conclusion: str = ""
+    """What the policy concluded, in its own words; empty: nothing, or it has no ``conclusions``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,14 @@ class FollowsPlan(Protocol):
 
 
 @runtime_checkable
+class Concludes(Protocol):
+    """Optional protocol of policies: say what an episode has shown, such as that nothing pays."""
+
+    def conclusions(self) -> Sequence[str]:
+        """Return a clause for each environment about its current episode; empty: nothing is concluded yet."""
+
+
+@runtime_checkable
 class Reward(Protocol):
     """Scores one step of one environment. It has no state.
 

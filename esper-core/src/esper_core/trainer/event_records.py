@@ -90,7 +90,7 @@ class Ending:
     test_last: float | None = None
 
     def event(
-        self, environment: AnyEnvironment, closing: RewardBreakdown | None, reward: float | None
+        self, environment: AnyEnvironment, closing: RewardBreakdown | None, reward: float | None, conclusion: str
     ) -> EpisodeFinished:
         """Return the event of the end, with the reward of the end itself, and the sum of all; None: unknown."""
         return EpisodeFinished(
@@ -107,6 +107,7 @@ class Ending:
             reward=reward,
             closing={} if closing is None else closing.terms,
             grown=tuple(asdict(growth) for growth in self.growth),
+            conclusion=conclusion,
         )
 
 

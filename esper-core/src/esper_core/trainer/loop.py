@@ -127,9 +127,12 @@ def _conclude(progress: StudyPosition, last: int) -> tuple[list[EpisodeFinished]
     warn_of_loss_scales(environments, signals_E)
     closing_E = rewards.score(signals_E)
     progress.recorder.rewarded(closing_E)
+    conclusions_E: dict[int, str] = {}
+    for arm in study.arms:
+        conclusions_E |= zip(study.pool.of_arm(arm.name), arm.conclusions(), strict=False)
     finished = [
-        ending.event(environment, closing_E[environment.pool_index], rewards.total(environment.pool_index))
-        for environment, ending in zip(environments, endings, strict=True)
+        ending.event(environment, closing, rewards.total(pool_index), conclusions_E.get(pool_index, ""))
+        for pool_index, (environment, ending, closing) in enumerate(zip(environments, endings, closing_E, strict=True))
     ]
     study.bus.publish(*stages_changed(environments, changes, last), *finished)
     study.bus.settle()

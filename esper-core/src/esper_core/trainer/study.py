@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.protocols import FollowsPlan
+from esper_core.leyline.protocols import Concludes, FollowsPlan
 from esper_core.leyline.signals import CALM, HealthSnapshot, Observation, RewardBreakdown
 from esper_core.plugins.isolation import attributed_to, definition_of
 from esper_core.plugins.process_state import Scope
@@ -66,6 +66,13 @@ class Arm:
                 hint = f"Allowed: wait, {', '.join(legal) or 'nothing else'}"
                 raise PluginError(Problem("E233", message, *definition_of(self.policy.act), hint=hint))
         return actions
+
+    def conclusions(self) -> list[str]:
+        """Return what its policy concludes of each of its environments; nothing if it does not say."""
+        if not isinstance(self.policy, Concludes):
+            return []
+        with attributed_to(self.label, "when it said what it concludes", Scope.RUN):
+            return list(map(str, self.policy.conclusions()))
 
 
 @dataclass(frozen=True, slots=True)

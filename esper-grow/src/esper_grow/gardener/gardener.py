@@ -270,7 +270,8 @@ class Gardener:
             action = self._decide(result.step, result.signals[0], rolled_back=bool(result.rolled))
             self._stepper.act(result, [action])
         self._feed.end_interval()
-        tended = self._recorder.take(result.step, self.steps, result.signals[0], look)
+        concluded = "".join(self._arm.conclusions())
+        tended = self._recorder.take(result.step, self.steps, result.signals[0], look, concluded)
         self._environment.warn_of_surplus()
         self._prospects.warn_again(tended.signals)
         self._best_loss = tended.best_loss
@@ -347,7 +348,8 @@ class Gardener:
                 )
             if self._record is not None:
                 self._report(pruned)
-                self._record.finish(self._environment, self._stepper.clock.summary(), error)
+                concluded = "".join(self._arm.conclusions())
+                self._record.finish(self._environment, self._stepper.clock.summary(), concluded, error)
 
     def _new_record(
         self, options: LoopOptions, space: ActionSpace, settings: dict[str, Any], plugins: Plugins

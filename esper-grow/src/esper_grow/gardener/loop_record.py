@@ -92,14 +92,19 @@ class LoopRecord:
         """Write the events of a step."""
         self._events.settle()
 
-    def finish(self, environment: LoopEnvironment, seconds: Mapping[str, float], error: BaseException | None) -> None:
-        """Record how the loop ended, with results if ``tend`` was called; ``seconds`` says where the time went."""
+    def finish(
+        self, environment: LoopEnvironment, seconds: Mapping[str, float], concluded: str, error: BaseException | None
+    ) -> None:
+        """Record how the loop ended, with results if ``tend`` was called.
+
+        ``seconds`` says where the time went, and ``concluded`` what the policy concludes.
+        """
         status: RunStatus = "done" if error is None else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if environment.signals is not None and error is None:
             grown = Host(environment.network.model).network.grown
             timing = {region: round(duration, 4) for region, duration in seconds.items()}
-            ended = Ending(environment.signals, math.nan, math.nan, grown).event(environment, None, None)
+            ended = Ending(environment.signals, math.nan, math.nan, grown).event(environment, None, None, concluded)
             self._events.hear(ended)
             self._events.hear(RunFinished(status=status, reason=reason))
             self._events.settle()

@@ -33,6 +33,7 @@ class Tended:
             the governor, which may have restored the model without a seed.
         lost: Seeds that failed and were taken out.
         together: What was found of the set that germinated together; None if none lived.
+        concluded: What the policy concludes, such as that nothing pays; empty: nothing yet.
     """
 
     step: int
@@ -41,6 +42,7 @@ class Tended:
     changes: tuple[StageChanged | GovernorActed, ...] = ()
     lost: tuple[SeedLost, ...] = ()
     together: SetLook | None = None
+    concluded: str = ""
 
     @property
     def moved(self) -> tuple[StageChanged, ...]:
@@ -90,6 +92,8 @@ class Tended:
         for (blueprint, stage, reason), slots in alike.items():
             more = f" and {len(slots) - LISTED} more" if len(slots) > LISTED else ""
             yield f"  {', '.join(slots[:LISTED])}{more}: {blueprint} is {stage}, {reason}"
+        if self.concluded:
+            yield f"  policy: {self.concluded}"
         changed = {change.blueprint for change in self.moved}
         if self.together is not None:
             return
@@ -120,7 +124,9 @@ class Recorder:
     def settle(self) -> None:
         """Do nothing at the end of a step."""
 
-    def take(self, step: int, steps: int, signals: Signals, together: SetLook | None = None) -> Tended:
+    def take(
+        self, step: int, steps: int, signals: Signals, together: SetLook | None = None, concluded: str = ""
+    ) -> Tended:
         """Return the report of a step, and begin the next one."""
         events, self.events = self.events, []
         return Tended(
@@ -130,4 +136,5 @@ class Recorder:
             tuple(event for event in events if isinstance(event, StageChanged | GovernorActed)),
             tuple(event for event in events if isinstance(event, SeedLost)),
             together,
+            concluded,
         )

@@ -206,12 +206,15 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def print_results(results: Mapping[str, Any]) -> None:
     """Print a table of the arms, then one of their comparisons."""
     from esper_run.config.model import CAPACITY
-    from esper_run.runs.findings import last_weights_text
+    from esper_run.runs.findings import conclusions_text, last_weights_text
 
     metric = metric_of(results)
     _print_arms(metric, results["arms"])
     if remark := last_weights_text(metric, {name: arm.get("test_last") for name, arm in results["arms"].items()}):
         print_wrapped(remark)
+    for name, arm in results["arms"].items():
+        for remark in conclusions_text(name, arm.get("conclusions", {}), arm["test"]["n"]):
+            print_wrapped(remark)
     if comparisons := results["comparisons"]:
         print_line()
         _print_comparisons(metric, comparisons)

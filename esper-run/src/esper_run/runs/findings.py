@@ -80,6 +80,14 @@ def last_weights_text(metric: Metric, tests: Mapping[str, float | None]) -> str 
     return f"Tested with running averages of the weights. With those of the last batch: {', '.join(figures)}."
 
 
+def conclusions_text(arm: str, conclusions: Mapping[str, int], networks: int) -> list[str]:
+    """Return what the policy of an arm concluded, each conclusion with how many networks it was of."""
+    return [
+        f"{arm}, in {number} of {plural(networks, 'network')}: {conclusion}."
+        for conclusion, number in sorted(conclusions.items(), key=lambda pair: -pair[1])
+    ]
+
+
 def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[str, str]:
     """Return what to do next, and the command for it. path: the run directory, quoted for a shell."""
     if lost:

@@ -7,6 +7,7 @@ without pairs, of different runs, are made by ``esper_watch.statistics``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -274,8 +275,14 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
         "flops": mean_flops(episodes),
         "fossils": fmean(episode.fossils for episode in episodes),
         "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
+        "conclusions": conclusions_of(episodes),
         "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
     }
+
+
+def conclusions_of(episodes: Sequence[EpisodeFinished]) -> dict[str, int]:
+    """Return what the policy of an arm concluded, and of how many networks."""
+    return dict(Counter(episode.conclusion for episode in episodes if episode.conclusion))
 
 
 def mean_test_last(episodes: Sequence[EpisodeFinished]) -> float | None:

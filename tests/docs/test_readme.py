@@ -48,10 +48,10 @@ def test_its_snippets_are_a_valid_configuration_and_its_paths_exist(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_its_first_network_grows_and_earns_a_negative_reward(tmp_path, monkeypatch, esper_cli):
+def test_its_first_network_grows_and_earns_a_positive_reward(tmp_path, monkeypatch, esper_cli):
     monkeypatch.chdir(tmp_path)
     ran = esper_cli("run", write_snippets(tmp_path)[0].name)
-    assert re.search(r"^heuristic .* \N{MINUS SIGN}\d+\.\d$", ran.out, re.MULTILINE), ran.err
+    assert re.search(r"^heuristic .* \+\d+\.\d$", ran.out, re.MULTILINE), ran.err
 
 
 def test_the_picture_shows_the_arms_of_the_default_run():

@@ -85,8 +85,8 @@ class Scene:
 
     @property
     def preview(self) -> int:
-        """The age at which a seed is judged first; earlier, but not before a gate could decide, if all is spent."""
-        return min(self.settings.preview, FIRST_LOOK) if self.is_spent else self.settings.preview
+        """The age at which a seed is judged first; earlier if all is spent."""
+        return min(self.settings.preview, LEAST) if self.is_spent else self.settings.preview
 
     def life(self, slot: SlotSignals, seed: SeedSignals) -> Life:
         """Return the record of a seed."""
@@ -97,10 +97,15 @@ class Scene:
         return self.life(slot, seed).lower
 
     def may_pay(self, slot: SlotSignals, seed: SeedSignals) -> float:
-        """Return the upper bound of a seed's gain beyond its price; of one that acts infinite for the first looks."""
+        """Return the upper bound of a seed's gain beyond its price.
+
+        For one that acts it is the best of its latest looks, and infinite for the first of them: it was shown to pay
+        once, and the twin that it is compared with moves, too.
+        """
         life = self.life(slot, seed)
-        too_few = seed.stage not in INCUBATING and len(life.gains) < self.forecast.looks
-        return math.inf if too_few else life.upper
+        if seed.stage in INCUBATING:
+            return life.upper
+        return math.inf if len(life.hopes) < self.forecast.looks else max(life.hopes)
 
 
 def fossilise(scene: Scene) -> Action | None:
@@ -261,6 +266,9 @@ def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
     return max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
+LEAST: Final = FIRST_LOOK + 1
+"""Age of a seed before which it is not judged, whatever previews have cost: a gate has decided by then."""
+
 LONG: Final = 40
 """Steps of an episode that count for what previews may cost: in a longer one they take no longer to show."""
 
@@ -273,6 +281,7 @@ class Life:
     """The record of a seed: its stage, the step since which it has it, and its mean gains since then.
 
     lower, mean, upper: the mean of the last third of these gains beyond its price, as forecast, with its bounds.
+    hopes: the upper bounds of single looks, as many of the latest as decide on a seed that acts.
     """
 
     stage: Stage
@@ -281,6 +290,7 @@ class Life:
     lower: float = -math.inf
     mean: float = -math.inf
     upper: float = math.inf
+    hopes: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -348,7 +358,7 @@ class Memory:
     def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
         life = self.lives.setdefault(slot, {}).setdefault(seed.blueprint, Life(seed.stage, step))
         if life.stage is not seed.stage:
-            life.stage, life.since, life.gains, life.upper = seed.stage, step, [], math.inf
+            life.stage, life.since, life.gains, life.hopes = seed.stage, step, [], []
         if seed.gain is not None:
             life.gains.append(seed.gain.mean)
             # Of several looks: a single one moves by more than its error, and would drop a seed on one bad step. Of the
@@ -356,6 +366,7 @@ class Memory:
             recent = life.gains[-max(FIRST_LOOK, math.ceil(len(life.gains) / 3)) :]
             lasting = replace(seed, gain=replace(seed.gain, mean=fmean(recent)))
             life.lower, life.mean, life.upper = forecast.interval(lasting)
+            life.hopes = [*life.hopes, forecast.interval(seed)[2]][-forecast.looks :]
 
     def _forget_gone(self, slot: SlotSignals, *, outdone: bool) -> None:
         """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
@@ -450,12 +461,11 @@ class Heuristic:
     def for_loop(self, steps: int) -> Heuristic:
         """Return the policy for an own loop of so many steps.
 
-        Where the steps are too few, the preview ends with an earlier decision of the gate, and ramps become shorter, so
-        that the gate's first decision after the preview is not too late.
+        Where the steps are too few, the preview ends with an earlier decision of the gate, and ramps become shorter.
         """
         settings, room = self.settings, steps - STEPS_AFTER_RAMP
         decisions = [look for look in GATE_DECISIONS if look + 2 <= room] or [max(1, room - 2)]
-        look = next((look for look in decisions if look > settings.preview), decisions[-1])
+        look = next((look for look in decisions if look >= settings.preview), decisions[-1])
         speed = max(1, min(settings.speed, (room - look) // 2))
         settings = settings.model_copy(update={"speed": speed, "preview": min(settings.preview, look)})
         return Heuristic(self.space, **settings.model_dump())

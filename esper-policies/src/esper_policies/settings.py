@@ -65,7 +65,7 @@ class HeuristicSettings(Settings):
     """Settings of ``heuristic``. The defaults are for decision steps of an epoch each, about 40 of them."""
 
     preview: int = Field(
-        default=5, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged first."
+        default=6, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged first."
     )
     patience: int = Field(
         default=20,
@@ -88,7 +88,7 @@ class HeuristicSettings(Settings):
         default=CAUTION, ge=0, le=100, description="Standard errors subtracted from a measured gain."
     )
     share: float = Field(
-        default=0.45,
+        default=0.6,
         ge=0,
         le=1000,
         description="What previews of seeds may cost that are not kept, in operations: as a share of the episode's, of "

@@ -46,13 +46,13 @@ def test_a_dry_run_says_whether_networks_train_together(esper, file, change, way
 
 @pytest.mark.members
 @pytest.mark.parametrize(
-    ("steps", "gates", "warned"), [(15, "strict", True), (16, "strict", False), (13, "off", True), (14, "off", False)]
+    ("steps", "gates", "warned"), [(16, "strict", True), (17, "strict", False), (14, "off", True), (15, "off", False)]
 )
 def test_an_episode_without_time_for_the_looks_of_a_gate_is_a_warning(esper, file, steps, gates, warned) -> None:
     changes = [f"episode.steps={steps}", f"growth.gates='{gates}'", "policy=heuristic"]
     answer = esper("check", file, *(word for change in changes for word in ("--set", change)))
     looks = " and 2 more for the gate before keeping" if gates == "strict" else ""
-    note = f"which needs 14 steps (a preview of 5 and two ramps of 4){looks}: raise episode.steps"
+    note = f"which needs 15 steps (a preview of 6 and two ramps of 4){looks}: raise episode.steps"
     assert (f"{steps} steps are too few for any blueprint, {note}" in answer.err) == warned
 
 

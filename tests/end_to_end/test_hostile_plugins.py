@@ -163,7 +163,7 @@ TRACED = 'hostile.py", line '
 
 ROWS = [
     *(Row(place, HANG, KILLED, TRACED) for place in ("act", "learn", "reward", "step", "health", "configured")),
-    *(Row(place, HANG, KILLED, TRACED) for place in ("stage", "report", "before", "after", "finished")),
+    *(Row(place, HANG, KILLED, TRACED) for place in ("stage", "report", "finished")),
     *(Row(place, HANG, FAILS, TRACED) for place in ("host", "losses", "schedule")),
     Row("hear", HANG, 0, "did not close within 15 seconds and is abandoned"),
     Row("act", DEADLOCK, KILLED, TRACED, engine="threads"),

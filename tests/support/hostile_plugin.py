@@ -199,12 +199,6 @@ def esper_check_health(snapshot):
 def esper_report_sections(run):
     #at report
     return [ReportSection("Energy", "12.5 Wh")]
-@hookimpl(wrapper=True)
-def esper_run(context):
-    #at before
-    result = yield
-    #at after
-    return result
 """
 
 BLOCK = """

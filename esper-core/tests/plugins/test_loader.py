@@ -59,7 +59,7 @@ def esper_run_started(run):
     return Loud()
 
 @hookimpl
-def esper_component_missing(kind, name):
+def esper_report_sections(run):
     raise ValueError("no")
 """
 
@@ -68,8 +68,8 @@ def test_traced_hook_call_shows_arguments_plugins_and_result(load, workshop, mon
     monkeypatch.setenv("ESPER_TRACE_HOOKS", "1")
     plugins = load(workshop.package(TRACED))
     plugins.manager.hook.esper_run_started(run=["long"] * 1000)
-    with pytest.raises(Exception, match="unknown blueprint"):
-        plugins.registry.find("blueprint", "b\x1bll\n")
+    with pytest.raises(ValueError, match="no"):
+        plugins.manager.hook.esper_report_sections(run="b\x1bll\n")
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
@@ -77,5 +77,5 @@ def test_traced_hook_call_shows_arguments_plugins_and_result(load, workshop, mon
     assert [re.sub(r"<esper_core.*?>", "REGISTRAR", line) for line in lines] == [
         "hook esper_register_blueprints(registry=REGISTRAR)  extra  -> []",
         f"hook esper_run_started(run=[{', '.join(6 * [repr('long')])}, ...])  extra  -> [{'x' * 13}...{'x' * 14}]",
-        "hook esper_component_missing(kind='blueprint', name='b\\x1bll\\n')  extra  -> raised ValueError",
+        "hook esper_report_sections(run='b\\x1bll\\n')  extra  -> raised ValueError",
     ]

@@ -9,9 +9,9 @@ import torch
 
 from esper_core.leyline import PluginError
 from esper_core.leyline.events import StepFinished
-from esper_core.leyline.protocols import RunContext, RunInfo
+from esper_core.leyline.protocols import RunInfo
 from esper_core.leyline.signals import HealthSnapshot, Signals
-from esper_run.app.dispatch import Observers, health_check, run_wrapped
+from esper_run.app.dispatch import Observers, health_check
 
 RUN = RunInfo("otter", Path("runs/otter"), ("grown",), 1, 1, 4, "cpu")
 SIGNALS = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
@@ -94,40 +94,3 @@ def test_the_steps_of_all_environments_are_passed_on_together(load, workshop):
     for _ in range(2):
         observers.settle()
     assert sys.modules["esper_extra"].heard == [steps]
-
-
-WRAPPER = """
-from esper_core import hookimpl
-calls = []
-@hookimpl(wrapper=True)
-def esper_run(context):
-    {before}
-    try:
-        result = yield
-    finally:
-        calls.append(context.run.id)
-    {after}
-    return None
-"""
-
-
-def wrapper(workshop, before: str = "pass", after: str = "pass", plugin: str = "extra"):
-    return workshop.package(WRAPPER.format(before=before, after=after), plugin=plugin)
-
-
-def test_a_wrapper_that_raises_before_the_run_stops_it(load, workshop) -> None:
-    plugins = load(wrapper(workshop, before="1 / 0"), wrapper(workshop, plugin="outer"))
-    with pytest.raises(PluginError) as refused:
-        run_wrapped(plugins, RunContext(RUN), lambda: pytest.fail("the run began"))
-    (problem,) = refused.value.problems
-    assert (problem.code, problem.line) == ("E231", 5)
-    assert problem.message.startswith(
-        'plugin "extra" (esper-extra 0.2.0) raised before the run began, in esper_run: ZeroDivisionError'
-    )
-
-
-def test_a_wrapper_that_raises_after_the_run_is_reported_and_the_results_stand(load, workshop, warnings) -> None:
-    assert run_wrapped(load(wrapper(workshop, after="1 / 0")), RunContext(RUN), lambda: 7) == 7
-    (line,) = warnings()
-    assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run: ZeroDivisionError')
-    assert "; the run had finished, and its results stand\n  esper_extra.py:10\n" in line

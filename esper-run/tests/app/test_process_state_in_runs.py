@@ -39,7 +39,6 @@ PLACES = {
     "step": "plugin",
     "health": "plugin",
     "report": "plugin",
-    "before": "plugin",
 }
 """The places in which the plugin meddles, and the kind of component that is named."""
 

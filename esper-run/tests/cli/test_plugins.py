@@ -162,39 +162,3 @@ def test_component_is_shown_with_its_settings_as_text_and_as_json(esper, install
     assert host["settings_schema"]["properties"]["width"]["default"] == 3
     assert host["slots"] == {"early": {"at": "stem", "kind": "image", "stack": 1, "output": None}}
     assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
-
-
-MISSING = """
-from esper_core import hookimpl
-
-@hookimpl
-def esper_component_missing(kind, name):
-    if name == "mamba" and kind in ("blueprint", "host"):
-        return f"the {kind} mamba\\ncomes with extra[mamba]"
-    if name == "anaconda":
-        raise LookupError("no index")
-"""
-
-
-def test_plugins_explain_a_missing_component_once(esper, install) -> None:
-    install("knows", MISSING)
-    answer = esper("components", "show", "mamba")
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == (
-        'E200 unknown component "mamba"\n'
-        "  the blueprint mamba comes with extra[mamba]\n"
-        "  the host mamba comes with extra[mamba]\n"
-        "  List them:  esper components list\n"
-    )
-    assert esper("components", "show", "anaconda").err.splitlines()[1:-1] == [
-        '  plugin "knows" (esper-knows 1.0) failed in esper_component_missing: LookupError: no index'
-    ]
-
-
-def test_plugins_are_not_called_for_an_installed_component(esper, install) -> None:
-    source = MISSING.replace('if name == "anaconda"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
-    install("knows", source)
-    install("extra", GOOD.replace('"Small."', '""'))
-    answer = esper("components", "show", "tiny-conv")
-    assert (answer.status, answer.err) == (0, "")
-    assert answer.out.startswith("blueprint extra/tiny-conv\n  plugin ")

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
-    from esper_core.leyline.protocols import PluginConfig, Registrar, ReportSection, RunContext, RunInfo, RunOutcome
+    from esper_core.leyline.protocols import PluginConfig, Registrar, ReportSection, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.leyline.specs import (
         BlueprintSpec,
-        ComponentKind,
         HostSpec,
         PluginInfo,
         PolicySpec,
@@ -127,19 +126,6 @@ def esper_register_sinks(registry: Registrar[SinkSpec]) -> None:
     """
 
 
-@hookspec(firstresult=True)
-def esper_component_missing(kind: ComponentKind, name: str) -> str | None:
-    """Return one line that explains a name, or a pattern, that no plugin provides; None if it is not known either.
-
-    Called when a configuration or a command uses such a name. The first line of any plugin is added to the error
-    message.
-
-        @hookimpl
-        def esper_component_missing(kind, name):
-            return "conv_old is called conv_light since 0.2." if name == "conv_old" else None
-    """
-
-
 @hookspec
 def esper_configured(config: PluginConfig) -> None:
     """Receive the configuration of a run and the plugin's own settings.
@@ -214,20 +200,4 @@ def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
         @hookimpl
         def esper_report_sections(run):
             return [ReportSection("Energy", "12.5 Wh")]
-    """
-
-
-# So that the ``yield`` of a wrapper returns what the run returned, and not pluggy's list of results.
-@hookspec(firstresult=True)
-def esper_run(context: RunContext) -> object:
-    """Wrap the training of a run: time it, profile it, or hold a device.
-
-    Called once, after ``esper_run_started``. The run is trained at the one ``yield`` of the function, and its results
-    do not depend on what is returned. An exception before the ``yield`` stops the run (E231); one after it is reported
-    (E228). A failure of the run itself is raised at the ``yield`` and cannot be suppressed.
-
-        @hookimpl(wrapper=True)
-        def esper_run(context):
-            with profiler(context.run.path / "profile.json"):
-                return (yield)
     """

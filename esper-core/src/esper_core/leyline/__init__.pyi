@@ -39,7 +39,6 @@ from .protocols import (
     Resumable as Resumable,
     Reward as Reward,
     Rollout as Rollout,
-    RunContext as RunContext,
     RunInfo as RunInfo,
     RunOutcome as RunOutcome,
     Schedule as Schedule,

@@ -274,13 +274,6 @@ class ReportSection:
 
 
 @dataclass(frozen=True, slots=True)
-class RunContext:
-    """Passed to the wrapper of a run, ``esper_run``."""
-
-    run: RunInfo
-
-
-@dataclass(frozen=True, slots=True)
 class PluginConfig:
     """The configuration of a run, as passed to one plugin.
 

@@ -102,7 +102,7 @@ def attributed_to(component: str, activity: str, guard: Guard | Scope = Scope.PR
 def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable[..., Any]]:
     """Return, by plugin id in loading order, a function that calls ``hook`` in that plugin alone.
 
-    The function returns what pluggy does: a list of at most one value, or for a ``firstresult`` hook the value or None.
+    The function returns what pluggy does: a list of at most one value.
     """
     implementing = [implementation.plugin_name for implementation in getattr(manager.hook, hook).get_hookimpls()]
     plugins = manager.list_name_plugin()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.discovery import PLUGIN_GROUP, admit, digest, discover, import_local, is_set, read_local
 from esper_core.plugins.isolation import attempt, definition_of, hook_callers, location_of, resolve
-from esper_core.plugins.lookup_errors import ask_plugins, inactive_hint, missing_requirement, unknown_plugin
+from esper_core.plugins.lookup_errors import inactive_hint, missing_requirement, unknown_plugin
 from esper_core.plugins.plugin_records import KINDS, PluginHook
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
@@ -125,7 +125,6 @@ def load_plugins(
             [component for candidate in active for component in candidate.components],
             records=records,
             withheld=[component for candidate in stopped for component in candidate.components],
-            ask=partial(ask_plugins, manager, records),
         ),
         problems=(
             *_unknown_ids(disable, require, records),
@@ -213,10 +212,7 @@ def _trace_hooks(manager: pluggy.PluginManager) -> None:
     """Print every hook call to stderr: ``hook esper_run_started(run=RunInfo(...))  extra  -> []``."""
 
     def print_call(result: Any, hook: str, called: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
-        # pluggy gives what ``call_extra`` adds the name <temp>: the run itself, around which wrappers are called.
-        plugins = ", ".join(
-            implementation.plugin_name for implementation in called if implementation.plugin_name != "<temp>"
-        )
+        plugins = ", ".join(implementation.plugin_name for implementation in called)
         arguments_text = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
         error = result.exception
         outcome = f"raised {type(error).__name__}" if error else shorten(result.get_result())

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, nearest
 from esper_core.plugins.discovery import FIRST_PARTY
-from esper_core.plugins.isolation import attempt, hook_callers, summarise
 from esper_core.plugins.plugin_records import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pluggy
 
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.plugin_records import Component, PluginRecord
@@ -41,7 +38,6 @@ def unknown_component(
     components: Sequence[Component],
     records: Sequence[PluginRecord],
     *,
-    answer: str | None,
     is_pattern: bool = False,
 ) -> UnknownComponent:
     """Return the error for a name, or a pattern, that fits no component.
@@ -52,7 +48,6 @@ def unknown_component(
         context: where the name is used, for the message: ``slot "early"``.
         components: those of all active plugins.
         records: all plugins.
-        answer: what plugins say of the name; see ``ask_plugins``.
         is_pattern: whether it is a pattern.
     """
     plugin, slash, short = name.rpartition("/")
@@ -78,7 +73,7 @@ def unknown_component(
         of_plugin = [component for component in candidates if component.plugin == plugin]
         lines.append(f"Known: {_listed(list(_by_name(of_plugin or candidates)))}")
     command = f"List them:  esper components list {kind or ''}".rstrip()
-    hint = "\n".join(line for line in (*lines, inactive_hint(records), answer, command) if line)
+    hint = "\n".join(line for line in (*lines, inactive_hint(records), command) if line)
     return UnknownComponent(Problem(code, message, hint=hint))
 
 
@@ -120,25 +115,6 @@ def inactive_hint(records: Sequence[PluginRecord]) -> str | None:
     """List the plugins that are not active and so were not searched; None if all are."""
     inactive = [f"{record.id} ({record.source}, {record.status})" for record in records if record.status != "active"]
     return f"Not searched: {_listed(inactive)}" if inactive else None
-
-
-def ask_plugins(
-    manager: pluggy.PluginManager, records: Sequence[PluginRecord], kind: ComponentKind, name: str
-) -> str | None:
-    """Return what the first plugin that knows of a missing component says, in one line; None if none does.
-
-    A line is added for each plugin that raised.
-    """
-    titles = {record.id: record.title for record in records}
-    lines: list[str] = []
-    for plugin, call in hook_callers(manager, "esper_component_missing").items():
-        outcome = attempt(lambda call=call: call(kind=kind, name=name), titles[plugin])  # type: ignore[misc]
-        if outcome.error is not None:
-            lines.append(f"{titles[plugin]} failed in esper_component_missing: {summarise(outcome.error)}")
-        elif isinstance(outcome.value, str) and outcome.value.strip():
-            lines.append(" ".join(outcome.value.split()))
-            break
-    return "\n".join(lines) or None
 
 
 def _did_you_mean(name: str, candidates: Sequence[Component]) -> str | None:

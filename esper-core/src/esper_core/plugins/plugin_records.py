@@ -7,7 +7,7 @@ and collects what they find. ``PluginRecord`` is what remains of it, ``Component
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
@@ -25,7 +25,7 @@ from esper_core.plugins.isolation import (
     import_target,
     target_of,
 )
-from esper_core.plugins.process_state import Guard, Scope
+from esper_core.plugins.process_state import Scope
 from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class PluginHook:
         record: The plugin.
         hook: The name of the hook.
         call: Calls the implementation with its arguments by name, and returns what pluggy does: a list of at most one
-            value, or for a ``firstresult`` hook the value or None.
+            value.
         label: Names the plugin in messages, and the code that implements the hook (``label.target``).
         definition: File and line of that code, or two None if they are unknown.
     """
@@ -257,11 +257,6 @@ class PluginHook:
         """Describe an error that the plugin raised in this hook."""
         message, package = f"{self.record.title} {failure}", self.record.package
         return fault_problem(code, message, error, target=self.label.target, package=package, plugin=self.record.id)
-
-    @staticmethod
-    def guard(hooks: Iterable[PluginHook]) -> Guard:
-        """Return a context after which the process's state is as before, whichever of these plugins changed it."""
-        return Guard(" or ".join(hook.label for hook in hooks), Scope.RUN)
 
 
 @dataclass(frozen=True, slots=True)

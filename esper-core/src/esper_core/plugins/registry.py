@@ -116,7 +116,6 @@ class Registry:
         *,
         records: Sequence[PluginRecord] = (),
         withheld: Iterable[Component] = (),
-        ask: Callable[[ComponentKind, str], str | None] = lambda kind, name: None,
     ) -> None:
         """Collect the components of the active plugins.
 
@@ -124,13 +123,11 @@ class Registry:
             components: those of the active plugins.
             records: all plugins, for messages.
             withheld: components of plugins that are not active, for messages.
-            ask: returns what plugins know of a name that is not there.
         """
         order = {kind: place for place, kind in enumerate(COMPONENT_KINDS)}
         self._components = tuple(sorted(components, key=lambda component: (order[component.kind], component.id)))
         self._records = tuple(records)
         self._withheld = tuple(withheld)
-        self._ask = ask
 
     def __repr__(self) -> str:
         counts = Counter(component.kind for component in self._components)
@@ -159,7 +156,7 @@ class Registry:
         if claims:
             raise lookup_errors.ambiguous(kind, name, context, claims)
         self._check_withheld(kind, name, context)
-        raise self._unknown(kind, name, context, self._ask(kind, name))
+        raise self._unknown(kind, name, context)
 
     def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
         """Return the components that a name or a glob matches: ``conv_*``, ``blueprints/*``; at least one.
@@ -177,7 +174,7 @@ class Registry:
         ]
         if not components:
             self._check_withheld(kind, pattern, context)
-            raise self._unknown(kind, pattern, context, self._ask(kind, pattern), is_pattern=True)
+            raise self._unknown(kind, pattern, context, is_pattern=True)
         return tuple(components)
 
     def find_any(self, name: str) -> tuple[Component, ...]:
@@ -185,15 +182,14 @@ class Registry:
         components = tuple(component for component in self._components if name in (component.id, component.short))
         if not components:
             self._check_withheld(None, name, "")
-            answers = dict.fromkeys(line for kind in KINDS for line in (self._ask(kind, name) or "").splitlines())
-            raise self._unknown(None, name, "", "\n".join(answers))
+            raise self._unknown(None, name, "")
         return components
 
     def _unknown(
-        self, kind: ComponentKind | None, name: str, context: str, answer: str | None, *, is_pattern: bool = False
+        self, kind: ComponentKind | None, name: str, context: str, *, is_pattern: bool = False
     ) -> lookup_errors.UnknownComponent:
         return lookup_errors.unknown_component(
-            kind, name, context, self._components, self._records, answer=answer, is_pattern=is_pattern
+            kind, name, context, self._components, self._records, is_pattern=is_pattern
         )
 
     def _check_withheld(self, kind: ComponentKind | None, name: str, context: str) -> None:

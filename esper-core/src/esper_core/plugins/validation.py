@@ -132,11 +132,7 @@ def _examine(manager: pluggy.PluginManager, candidate: PluginCandidate) -> tuple
         if hook in hooks:
             problems.append(_problem(candidate, "E214", f"has two functions for {hook}", function, "Make one of them."))
         elif hook in arguments_of:
-            is_wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
-            faults = (
-                *_form_faults(hook, function, is_wrapper=is_wrapper),
-                *_argument_faults(hook, function, arguments_of[hook]),
-            )
+            faults = *_form_faults(hook, function), *_argument_faults(hook, function, arguments_of[hook])
             problems += [_problem(candidate, "E214", fault, function, hint) for fault, hint in faults]
             hooks[hook] = function
         elif not options.get("optionalhook"):
@@ -162,16 +158,12 @@ def _check_unmarked(candidate: PluginCandidate, name: str, hooks: Mapping[str, A
         yield _problem(candidate, "E222", message, function, hint)
 
 
-def _form_faults(hook: str, function: Hook, *, is_wrapper: bool) -> Iterator[tuple[str, str]]:
-    """Yield a fault and a hint for a hook that is async, or a generator without being a wrapper, or the reverse."""
+def _form_faults(hook: str, function: Hook) -> Iterator[tuple[str, str]]:
+    """Yield a fault and a hint for a hook that is async or a generator, which pluggy's wrappers are, too."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         yield f"has an async hook {hook}, which is never awaited", "Write def."
-    elif inspect.isgeneratorfunction(function) and not is_wrapper:
-        hint = "Return instead, or mark it with @hookimpl(wrapper=True)."
-        yield f"has a hook {hook} that yields, so its body would never run", hint
-    elif hook == "esper_run" and not is_wrapper:
-        hint = "Mark it with @hookimpl(wrapper=True), and yield where the run is to be."
-        yield f"has a hook {hook} that is not a wrapper, so it is never called", hint
+    elif inspect.isgeneratorfunction(function):
+        yield f"has a hook {hook} that yields, so its body would never run", "Return instead."
 
 
 def _argument_faults(hook: str, function: Hook, arguments: tuple[str, ...]) -> Iterator[tuple[str, str]]:

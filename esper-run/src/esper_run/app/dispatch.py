@@ -1,8 +1,8 @@
-"""Dispatch: call the hooks of a run: observers, health checks, report sections and ``esper_run``.
+"""Dispatch: call the hooks of a run: observers, health checks, and report sections.
 
 Each plugin is called on its own, so that what it raises is attributed to it and the others are still called. A fault of
-an observer or of a report section is reported once (E228) and the run goes on; a fault of a health check, or of
-``esper_run`` before the run began, stops it (E229, E231).
+an observer or of a report section is reported once (E228) and the run goes on; a fault of a health check stops it
+(E229, E231).
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.events import Event, GovernorActed, StageChanged, StepFinished, UpdateFinished
 from esper_core.leyline.protocols import PluginConfig, ReportSection, frozen
 from esper_core.leyline.signals import Level, Verdict, most_severe
-from esper_core.plugins import PluginHook, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome
+    from esper_core.leyline.protocols import RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
-    from esper_core.plugins import Plugins
-
-T = TypeVar("T")
+    from esper_core.plugins import PluginHook, Plugins
 
 log = logging.getLogger("esper")
 
@@ -157,51 +153,3 @@ def _checked(section: Any) -> ReportSection:
         return section  # type: ignore[no-any-return]
     msg = f"a report is made of ReportSection(title, text) with a title of one line. Received: {section!r}"
     raise TypeError(msg)
-
-
-def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -> T:
-    """Call ``train`` inside the ``esper_run`` wrappers of all plugins; return what it returns, or raise what it raises.
-
-    A wrapper that raises before the run begins stops it (E231); what one raises afterwards is reported.
-    """
-    results: list[T] = []
-    failures: list[BaseException] = []
-    wrappers = list(plugins.hooks("esper_run").values())
-    outside = PluginHook.guard(wrappers)
-
-    def esper_run(context: RunContext) -> object:
-        outside.__exit__(None, None, None)
-        try:
-            results.append(train())
-        except BaseException as error:
-            failures.append(error)
-            raise
-        finally:
-            outside.__enter__()
-        return results
-
-    def call_wrappers() -> None:
-        with outside:
-            plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
-
-    error = attempt(call_wrappers).error  # a wrapper may raise CancelledError, too
-    if error is not None and error not in failures:
-        wrapper = _wrapper_at_fault(wrappers, error)
-        if not results and not failures:
-            problem = wrapper.problem("E231", "raised before the run began, in esper_run", error)
-            raise PluginError(problem) from error
-        _warn(wrapper, error, "the run had finished, and its results stand")
-    if failures:
-        raise failures[0]
-    return results[0]
-
-
-def _wrapper_at_fault(wrappers: Sequence[PluginHook], error: BaseException) -> PluginHook:
-    """Return the wrapper whose frame is the innermost in the traceback; outer wrappers are in it, too."""
-    owners = {_top_package(wrapper.label.target): wrapper for wrapper in wrappers}
-    packages = [_top_package(str(frame.f_globals.get("__name__", ""))) for frame, _ in walk_tb(error.__traceback__)]
-    return [*wrappers, *(owners[package] for package in packages if package in owners)][-1]
-
-
-def _top_package(module: str) -> str:
-    return module.replace(":", ".").partition(".")[0]

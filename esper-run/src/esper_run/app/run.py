@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from esper_core.leyline.errors import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.files import append_regular, refuse_special
-from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
+from esper_core.leyline.protocols import RunInfo, RunOutcome, frozen
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyPosition, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
-from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
+from esper_run.app.dispatch import Observers, collect_sections, health_check
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
@@ -297,8 +297,7 @@ class _Session:
                 (Bus(sinks) if position.number else bus).publish(started)
                 observers.run_started(info)
                 with one_thread():
-                    train = partial(self._train_studies, context, writer)
-                    finished = run_wrapped(resolution.plugins, RunContext(info), train)
+                    finished = self._train_studies(context, writer)
                 bus.publish(RunFinished(status="done"))
                 events.settle()
             except BaseException as error:

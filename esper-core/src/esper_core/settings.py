@@ -234,9 +234,6 @@ class GovernorConfig(Section):
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."
     )
-    memory_mib: Count | None = Field(
-        default=None, description="Maximum MiB of a network with its optimizers and snapshots; null: no limit."
-    )
 
     @property
     def copies(self) -> int:

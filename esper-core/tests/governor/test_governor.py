@@ -1,4 +1,4 @@
-"""Governor: decisions, snapshots, rollbacks and their causes, and the memory budget."""
+"""Governor: decisions, snapshots, rollbacks and their causes."""
 
 import math
 from dataclasses import replace
@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from esper_core.governor import Act, Governor, MemoryBudget
+from esper_core.governor import Act, Governor
 from esper_core.growth import FaultBook
 from esper_core.growth.optimizers import build_optimizer
-from esper_core.leyline import Action, BlueprintSpec, Level, Op, SlotState, Stage, Verdict
-from esper_core.settings import GovernorConfig, OptimizerConfig, OptimizersConfig
-from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same
+from esper_core.leyline import Level, Op, SlotState, Stage, Verdict
+from esper_core.settings import GovernorConfig, OptimizerConfig
+from tests.support.core_worlds import ADVANCE, GERMINATE, bad, same
 from tests.support.governed import GROW_AND_KEEP, drive, living, signals
 
 PANIC = Verdict(Level.PANIC, "too hot")
@@ -295,64 +295,3 @@ def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(at):
     assert faults.is_withdrawn("test/bad")
     assert driven.environment.keeper.misowned(driven.environment.model) == []
     assert driven.step().act is Act.CONTINUE
-
-
-# --- the memory budget
-
-GERMINATE_BIG = Action(Op.GERMINATE, "early", "test/big")
-MIB = 1 << 20
-
-
-@pytest.fixture
-def environment():
-    """Return an environment whose seeds have 250,000 parameters and a few in the operator, just under 1 MiB."""
-    spec = BlueprintSpec("sequence", "250000", starts_as_identity=True)
-    return begin(make_recipe(variety=replace(LOCAL_CONV, id="test/big", spec=spec)))
-
-
-def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
-    host_settings = host if isinstance(host, dict) else {"kind": host}
-    optimizers = OptimizersConfig.model_validate({"host": host_settings, "seed": {"kind": seed}})
-    return MemoryBudget(
-        GovernorConfig.model_validate(changes), optimizers, environment.recipe.network.varieties, "shadow"
-    )
-
-
-@pytest.mark.parametrize(("mebibytes", "refused"), [(None, False), (6, False), (5, True)])
-def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, refused):
-    budget = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
-    mask = budget.restrict(environment.garden, environment.mask())
-    assert mask.allows(GERMINATE_BIG) is not refused
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "copies"),
-    [
-        ("adam", {}, 6),
-        ("adamw", {"snapshots": 4}, 8),
-        ("sgd", {}, 5),
-        ("sgd", {"rollback": False}, 3),
-        ({"kind": "sgd", "momentum": 0.0}, {}, 4),
-    ],
-)
-def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes, copies):
-    host = sum(parameter.nbytes for parameter in environment.model.parameters())
-    budget = preflight(environment, kind, "adam", **changes)
-    assert budget.mebibytes(environment.garden) == host * copies / MIB
-    seeds = 6 if not changes else copies if kind == "adamw" else 4
-    assert budget.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
-
-
-def test_living_seed_is_counted_with_the_seed_settings_and_a_fossil_with_those_of_the_host(environment):
-    budget = preflight(environment, "sgd", "adam")
-    before = budget.mebibytes(environment.garden)
-    environment.network.apply(replace(GERMINATE_BIG, speed=0), 0)
-    (seed,) = environment.garden.living_seeds()
-    assert budget.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
-    environment.train()
-    for step, action in enumerate((ADVANCE, FOSSILISE), 1):
-        environment.train()
-        environment.network.apply(action, step)
-        environment.train()
-    assert environment.garden.living_seeds() == []
-    assert budget.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)

@@ -2,7 +2,7 @@
 
 Begin reading with ``Governor.decide``. What is here:
 
-- ``governor``: decide, roll back, stop early; when a snapshot is taken; the memory budget
+- ``governor``: decide, roll back, stop early; when a snapshot is taken
 - ``judgement``: the verdict on one step, from the losses of the steps before
 - ``attribution``: which mutation caused a panic
 
@@ -11,7 +11,7 @@ the governor is asked (``trainer.growing_network``).
 """
 
 from esper_core.governor.attribution import MutationWatch
-from esper_core.governor.governor import Act, Governor, GovernorDecision, MemoryBudget, RolledBack
+from esper_core.governor.governor import Act, Governor, GovernorDecision, RolledBack
 from esper_core.governor.judgement import Judgement, LossHistory, judge_step
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "GovernorDecision",
     "Judgement",
     "LossHistory",
-    "MemoryBudget",
     "MutationWatch",
     "RolledBack",
     "judge_step",

@@ -1,7 +1,7 @@
 """The governor of one environment: decide what to do after a step, roll back, and stop early.
 
 ``decide`` is called once a step with the signals, ``roll_back`` where that was decided, and ``record`` with whatever
-changed in the garden. It also holds what it needs for that: snapshots of healthy states, and a budget of memory.
+changed in the garden. It also holds what it needs for that: snapshots of healthy states.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from esper_core.leyline.actions import ActionMask, Op
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Cause, Level, Reason, Verdict, most_severe
-from esper_core.settings import GovernorConfig, GrowthConfig
+from esper_core.settings import GovernorConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from esper_core.growth import Garden, Transition, Variety
+    from esper_core.growth import Garden, Transition
     from esper_core.leyline import Metric, Signals
-    from esper_core.settings import OptimizerConfig, OptimizersConfig
 
 
 class Act(StrEnum):
@@ -320,68 +319,3 @@ class Snapshots:
             # Taken of the present state only for its memory; the oldest first, because each goes to the front.
             self.take(garden, saved["step"], LossHistory(**saved["history"]))
             self.kept[0].snapshot.load_state_dict(state.part(str(place)))
-
-
-_MIB = 1 << 20
-_STATE_NUMBERS = {"adam": 2, "adamw": 2, "sgd": 1}
-"""Numbers that an optimizer keeps for each parameter; sgd: with momentum."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryBudget:
-    """Restricts growth to what ``governor.memory_mib`` allows.
-
-    The estimate counts what is kept for each parameter: value, gradient, the optimizer's state and snapshots, as if all
-    were trained. It does not count activations, which depend on the batch and on the device's libraries.
-
-    Attributes:
-        settings: The budget, and how many snapshots are kept.
-        varieties: For each slot what may grow in it.
-        incubation: How seeds begin; each one on a branch takes a copy of the host.
-    """
-
-    settings: GovernorConfig
-    optimizers: OptimizersConfig
-    varieties: Mapping[str, Sequence[Variety]]
-    incubation: str = GrowthConfig().incubation
-
-    def restrict(self, garden: Garden, mask: ActionMask) -> ActionMask:
-        """Return ``mask`` without blueprints that would exceed the budget, so that a policy is not offered them."""
-        most = self.settings.memory_mib
-        if most is None:
-            return mask
-        blueprints = {}
-        for slot, fitting in mask.blueprints.items():
-            varieties, site = {variety.id: variety for variety in self.varieties[slot]}, garden.slots[slot].site
-            blueprints[slot] = tuple(
-                blueprint
-                for blueprint in fitting
-                if site is None or self.mebibytes(garden, varieties[blueprint].most_parameters(site)) <= most
-            )
-        ops = {slot: ops if blueprints.get(slot) else ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
-        return replace(mask, ops=ops, blueprints=blueprints)
-
-    def mebibytes(self, garden: Garden, more: int = 0) -> float:
-        """Return the estimate in MiB, with ``more`` parameters that a new seed would bring."""
-        parameters = list(garden.model.parameters())
-        grown = {id(parameter) for slot in garden.slots.values() for parameter in slot.parameters()}
-        living = {id(parameter) for seed in garden.living_seeds() for parameter in seed.parameters()}
-        host = sum(parameter.nbytes for parameter in parameters if id(parameter) not in grown)
-        fossils = sum(parameter.nbytes for parameter in parameters if id(parameter) in grown - living)
-        seeds = sum(parameter.nbytes for parameter in parameters if id(parameter) in living)
-        seeds += more * (parameters[0].element_size() if parameters else 4)
-        branches = sum(incubation.lasting for incubation in garden.incubating.values())
-        branches += bool(more) and self.incubation == "branch"
-        of_fossils = self._copies(self.optimizers.host)
-        # A branch has no gradients of its own, since it takes turns with the host, and no snapshot holds it.
-        of_host = of_fossils + branches * (1 + _kept_by(self.optimizers.host))
-        return (host * of_host + fossils * of_fossils + seeds * self._copies(self.optimizers.seed)) / _MIB
-
-    def _copies(self, optimizer: OptimizerConfig) -> int:
-        """Return how many numbers are kept for each parameter: value, gradient, optimizer's state, snapshots."""
-        return 2 + _kept_by(optimizer) + self.settings.copies
-
-
-def _kept_by(optimizer: OptimizerConfig) -> int:
-    """Return how many numbers an optimizer keeps for each parameter."""
-    return 0 if optimizer.kind == "sgd" and optimizer.momentum == 0.0 else _STATE_NUMBERS[optimizer.kind]

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from esper_core.governor import Governor, MemoryBudget
+from esper_core.governor import Governor
 from esper_core.growth import (
     Averages,
     Counterfactuals,
@@ -135,7 +135,7 @@ class NetworkSettings:
         varieties: For each slot, what may grow in it.
         steps: Decision steps in which gates may look.
         batches: Batches of a decision step, on which ramps of alpha are spread.
-        optimizers: Of host and seeds, from which the memory budget estimates; they train nothing.
+        optimizers: Of host and seeds.
         schedules: Learning rate schedules of the ``"host"`` and of each ``"seed"``; where there is none: constant.
         metric: What the governor counts as progress, beside the loss.
         draws: When host and blueprints draw random numbers.
@@ -189,7 +189,6 @@ class GrowingNetwork:
         growth, varieties = settings.growth, settings.varieties
         faults = FaultBook() if faults is None else faults
         self.governor = Governor(settings.governor, metric=settings.metric, faults=faults)
-        self._budget = MemoryBudget(settings.governor, settings.optimizers, varieties, growth.incubation)
         device, deterministic = device_of(model), self._draws is Draws.NEVER
         self.garden = Garden(
             model,
@@ -415,8 +414,8 @@ class GrowingNetwork:
         self._step_start = None
 
     def mask(self) -> ActionMask:
-        """Return what can be done now and fits the memory budget."""
-        return self.governor.restrict(self._budget.restrict(self.garden, self.garden.mask()))
+        """Return what can be done now."""
+        return self.governor.restrict(self.garden.mask())
 
     def apply(self, action: Action, step: int) -> list[Transition]:
         """Carry out what was decided after ``step``. A blueprint that cannot be built is a lost seed."""

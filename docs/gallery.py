@@ -34,7 +34,6 @@ from esper_run import cli
 from esper_run.cli.output import print_results
 from esper_run.formats import plain
 from esper_watch import read_history
-from esper_watch.animation import growing_picture
 from esper_watch.formats import format_value, short_name
 from esper_watch.headline import facts
 from esper_watch.history import History, is_control
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 DOCS: Final = Path(__file__).parent
+growing_picture = run_path(str(DOCS / "growing.py"))["growing_picture"]
 RESULTS: Final = DOCS / "gallery"
 PICTURES: Final = DOCS / "pictures"
 PRINTED: Final = RESULTS / "default-run.txt"

@@ -5,16 +5,13 @@ import os
 import re
 import shutil
 from pathlib import Path
-from xml.dom import minidom
 
 import pytest
-from click.testing import CliRunner
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome
 from esper_watch import plugin
-from esper_watch.command import report
-from esper_watch.report import read_report, report_page, write_picture, write_report
+from esper_watch.report import read_report, report_page, write_report
 from tests.support.html_pages import Page
 
 HOSTILE = '</title></svg></style><script>alert(1)</script>"><img src=x onerror=alert(1)>]]><!--&lt;b&gt;\u202ex'
@@ -115,47 +112,6 @@ def test_plugin_sections_come_before_the_provenance(make_run):
     assert parts[parts.index("governor") :] == ["governor", "plugin-0", "provenance"]
 
 
-def test_a_picture_is_valid_svg_with_any_names(make_run, tmp_path):
-    run, path = make_run(environments=4, steps=20, word=HOSTILE), tmp_path / "growing.svg"
-    answer = CliRunner().invoke(report, [str(run), "--picture", str(path)])
-    assert (answer.exit_code, answer.output) == (0, f"{path}\n")
-    text = path.read_text(encoding="utf-8")
-    drawn = minidom.parseString(text)
-    assert drawn.documentElement is not None
-    assert drawn.documentElement.tagName == "svg"
-    drawing = "svg|style|g|rect|line|polyline|polygon|circle|path|text|title|desc"
-    assert all(re.fullmatch(drawing, element.tagName) for element in drawn.getElementsByTagName("*"))
-    assert not (run / "report.html").exists()
-    refused = CliRunner().invoke(report, [str(run), "--picture", str(path), "--out", str(path)])
-    assert refused.exit_code == 2
-
-
-def test_an_animated_picture_ends_with_the_last_step_and_rests_for_reduced_motion(make_run, tmp_path):
-    run, path = make_run(environments=4, steps=20), tmp_path / "growing.svg"
-    assert CliRunner().invoke(report, [str(run), "--picture", str(path)]).exit_code == 0
-    text = path.read_text(encoding="utf-8")
-    drawn = minidom.parseString(text)
-    states = [group for group in drawn.getElementsByTagName("g") if "state" in group.getAttribute("class").split()]
-    resting = [group for group in states if "stays" in group.getAttribute("class").split()]
-    seen = [label.firstChild.data for state in resting for label in state.getElementsByTagName("text")]
-    assert len(states) > len(resting)
-    assert sum("kept, 72" in label for label in seen) == 1
-    assert not any("pruned" in label for label in seen)
-    still, _, moving = text.partition("@media (prefers-reduced-motion: no-preference)")
-    assert "animation:" not in still.partition("</style>")[0]
-    names = set(re.findall(r"@keyframes ([\w-]+)", moving))
-    assert {"cover", "words"} < names
-    assert len(names) == 2 + len(states)
-    assert len(text) < 60_000
-
-
-def test_a_run_without_steps_has_an_empty_picture(make_run, tmp_path):
-    run = make_run(environments=2, steps=4)
-    (run / "events.jsonl").write_text("")
-    path = write_picture(run, tmp_path / "x.svg")
-    assert minidom.parseString(path.read_text()).getElementsByTagName("text") == []
-
-
 @pytest.mark.parametrize(("out", "reason"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
 def test_a_file_that_cannot_be_written_is_an_error(out, reason, make_run, tmp_path):
     with pytest.raises(EsperError, match=reason) as caught:
@@ -181,12 +137,3 @@ def test_the_hook_raises_if_the_report_cannot_be_written(make_run):
     (path / "report.html").mkdir()
     with pytest.raises(EsperError, match="it is a folder"):
         plugin.esper_run_finished(*outcome_of(path))
-
-
-def test_a_picture_must_be_named_svg(make_run, tmp_path):
-    path = tmp_path / "x.png"
-    answer = CliRunner().invoke(report, [str(make_run(environments=2, steps=4)), "--picture", str(path)])
-    assert answer.exit_code == 2
-    message = " ".join(answer.stderr.replace("│", " ").split())
-    assert f"a file that ends with .svg, received {path}" in message
-    assert not path.exists()

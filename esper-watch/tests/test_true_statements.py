@@ -6,7 +6,6 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from xml.dom import minidom
 
 import pytest
 
@@ -14,7 +13,7 @@ from esper_core.leyline import Evidence, Finding, Opinion
 from esper_watch.growth import picture
 from esper_watch.headline import facts, headline
 from esper_watch.history import read_history
-from esper_watch.report import read_report, report_page, write_picture, write_report
+from esper_watch.report import read_report, report_page, write_report
 from esper_watch.web import followed_run
 from esper_watch.web.fragments import LivePage
 from tests.support.html_pages import TOOLTIP, TRAINING_MARK, Page, typed
@@ -58,16 +57,6 @@ def test_a_line_to_a_seed_is_whole_once_the_seed_acts_on_its_network(incubation,
     assert any("blending 50" in typed(frame.state) for frame in lane.frames) == (incubation == "shadow")
     text = Page(report_page(read_report(run))).text
     assert ("the thicker, the more the seed acts" in text) == (incubation == "shadow")
-
-
-def test_an_animated_picture_shows_the_curve_of_the_network_that_it_draws(make_run, tmp_path):
-    run = make_run(environments=4, steps=20)
-    courses = {arm: read_history(run).courses(0, arm, 9)[0] for arm in ("grown", "twin")}
-    drawn = minidom.parse(str(write_picture(run, tmp_path / "growing.svg")))
-    texts = [label.firstChild.data for label in drawn.getElementsByTagName("text") if label.firstChild]
-    last = ", ".join(f"{arm} {100 * course[19]:.1f} %" for arm, course in courses.items())
-    assert f"step 20: {last}" in map(typed, texts)
-    assert "validation accuracy of network 0 by step" in texts
 
 
 def test_lost_seeds_are_told_below_the_headline(make_run):

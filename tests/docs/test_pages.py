@@ -82,6 +82,9 @@ def test_its_figures_are_drawn_from_its_results_and_small():
     stored = {file: (gallery.PICTURES / file).read_text(encoding="utf-8") for file in drawn}
     assert [file for file in drawn if drawn[file] != stored[file]] == [], "python docs/gallery.py draws them"
     assert max(map(len, stored.values())) < 60_000
+    assert "validation accuracy of network 0 by step" in stored["growing.svg"]
+    still, _, moving = stored["growing.svg"].partition("@media (prefers-reduced-motion: no-preference)")
+    assert ("animation:" in still.partition("</style>")[0], "animation:" in moving) == (False, True)
     assert sum(len(path.read_bytes()) for path in gallery.RESULTS.iterdir()) < 150_000
 
 

@@ -3,11 +3,10 @@
 Begin with ``history``: it reduces the events of a run to what every view shows.
 
     history             ``read_history``: the environments, steps and seeds of a run, and its summary
-    report              ``write_report`` and ``write_picture``: report.html and one drawing
+    report              ``write_report``: report.html
     history_records     what a history consists of: steps, seeds, looks of gates, decisions
     views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates
     growth              its networks step by step as pictures, and what gates saw
-    animation           a network that grows, as one animated SVG
     sections, headline  what a section is made from, and the one that says what a run found
     probe_view          what a probe shows in a notebook, and its page
     plan_view           the same of a plan of adapters: the layers, coloured by what an adapter brings there

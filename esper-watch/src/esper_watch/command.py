@@ -94,13 +94,6 @@ def _keep_fetching(run: Path | str, runs_dir: Path | str) -> None:
             load_run(run, runs_dir=runs_dir)
 
 
-def _svg(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Check the name of a picture, since an option without a value would take the next argument as one."""
-    if path is None or path.suffix.lower() == ".svg":
-        return path
-    raise click.BadParameter(printable(f"expected a file that ends with .svg, received {path}"))
-
-
 @click.command()
 @click.argument("run", type=PathOrURL(path_type=Path), shell_complete=run_name())
 @runs_dir_option
@@ -109,24 +102,14 @@ def _svg(_context: click.Context, _parameter: click.Parameter, path: Path | None
     type=click.Path(path_type=Path),
     help="File for the page; default: report.html in RUN; of a stored run, ID.html.",
 )
-@click.option(
-    "--picture",
-    type=click.Path(path_type=Path),
-    callback=_svg,
-    help="Draw a network growing, step by step, as SVG in this file, instead of the page.",
-)
-def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: Path | None) -> None:
+def report(run: Path | str, runs_dir: Path | str, *, out: Path | None) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
-    from esper_watch.report import write_picture, write_report
+    from esper_watch.report import write_report
 
-    if out is not None and picture is not None:
-        msg = "--out and --picture exclude each other: give one of them"
-        raise click.UsageError(msg)
     folder = _run_folder(run, runs_dir)
     if isinstance(run, str) or isinstance(runs_dir, str):
         out = out or Path(f"{folder.name}.html")
-    written = write_report(folder, out) if picture is None else write_picture(folder, picture)
-    click.echo(printable(str(written)))
+    click.echo(printable(str(write_report(folder, out))))
 
 
 @click.command()

@@ -21,7 +21,6 @@ from esper_watch.pages import render
 from esper_watch.sections import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from esper_run import Run
@@ -99,30 +98,15 @@ def write_report(run: Path, to: Path | None = None) -> Path:
     Raises:
         EsperError: E420 if there is no run, E410 if the report cannot be written.
     """
-    path = run / REPORT if to is None else to
-    hint = "Choose another file:  esper report RUN --out FILE"
-    return _write(path, lambda: report_page(read_report(run)), hint, follow=to is not None)
-
-
-def write_picture(run: Path, to: Path) -> Path:
-    """Draw one network of a run as it grows, step by step, as one SVG in the file ``to``, and return its path.
-
-    Raises EsperError like ``write_report``.
-    """
-    from esper_watch.animation import growing_picture
-
-    return _write(to, lambda: growing_picture(read_report(run)), "Choose another file for the picture.", follow=True)
-
-
-def _write(path: Path, make: Callable[[], str], hint: str, *, follow: bool) -> Path:
-    """Write what ``make`` returns. follow: whether a symbolic link is written through, or else replaced."""
+    path, hint = run / REPORT if to is None else to, "Choose another file:  esper report RUN --out FILE"
+    follow = to is not None
     if follow or not path.is_symlink():
         if path.is_dir():
             message = f"cannot write {path}: it is a folder"
             raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
         if path.exists() and not path.is_file():
             raise EsperError(Problem("E410", f"cannot write {path}: it is a device or a pipe, not a file", hint=hint))
-    write_atomically(path.resolve() if follow else path, make(), hint)
+    write_atomically(path.resolve() if follow else path, report_page(read_report(run)), hint)
     return path
 
 

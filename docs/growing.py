@@ -1,4 +1,6 @@
-"""One SVG of a network that grows, step by step, beside the learning curves. CSS animates it; there is no script.
+"""The pictures of the first page and of the gallery: one SVG of a network that grows, beside the learning curves.
+
+CSS animates it; there is no script.
 
 Everything is drawn once for each state, and shown from one step to another. Without animation, as readers who prefer
 reduced motion have it, the last step is shown.
@@ -7,13 +9,16 @@ reduced motion have it, the last step is shown.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from esper_watch import figures
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
+
+from esper_watch import figures, formats
 from esper_watch.formats import format_value, shorten
 from esper_watch.growth import picture
 from esper_watch.history import TWIN, is_control
-from esper_watch.pages import render
+from esper_watch.pages import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,6 +64,20 @@ class Shown(NamedTuple):
     frame: Frame
 
 
+def render(**values: Any) -> str:
+    """Return the drawing, for which the templates of reports have the style and the parts of charts."""
+    environment = Environment(
+        loader=ChoiceLoader([FileSystemLoader(Path(__file__).parent), PackageLoader("esper_watch")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=printable,
+    )
+    environment.globals.update({name: value for name, value in vars(formats).items() if callable(value)})
+    return environment.get_template("growing.svg").render(**values)
+
+
 def growing_picture(report: Report, *, animated: bool = True) -> str:
     """Return an SVG of a network that kept a seed, in the arm that ended best, or of another one; empty without any.
 
@@ -70,7 +89,7 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
     history, metric = report.history, report.metric
     chosen = _network(history)
     if chosen is None:
-        return render("growing.svg", chart=None)
+        return render(chart=None)
     arm, seed, lives = chosen
     steps = history.steps_per_episode
     drawn = picture(history, arm, seed, lives, report.incubation)
@@ -85,7 +104,6 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
     rings = [ring for ring in _rings(drawn, lives, steps) if animated or ring[0].stays]
     lines = list(_lines(metric, curves, steps))[-steps if animated else -1 :]
     return render(
-        "growing.svg",
         chart=chart,
         drawn=drawn,
         shown=shown,

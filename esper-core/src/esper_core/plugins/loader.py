@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from reprlib import repr as shorten
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +97,6 @@ def load_plugins(
     disable, require = tuple(disable), dict(require or {})
     safe_mode = is_set("ESPER_SAFE_MODE") if safe_mode is None else safe_mode
     manager = hook_manager()
-    if is_set("ESPER_TRACE_HOOKS"):
-        _trace_hooks(manager)
 
     entry_points, damaged = discover(PLUGIN_GROUP, distributions)
     files, unreadable = read_local(local)
@@ -206,17 +203,3 @@ def _unknown_ids(
     for name, pin in require.items():
         if name not in ids:
             yield missing_requirement(name, pin, records)
-
-
-def _trace_hooks(manager: pluggy.PluginManager) -> None:
-    """Print every hook call to stderr: ``hook esper_run_started(run=RunInfo(...))  extra  -> []``."""
-
-    def print_call(result: Any, hook: str, called: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
-        plugins = ", ".join(implementation.plugin_name for implementation in called)
-        arguments_text = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
-        error = result.exception
-        outcome = f"raised {type(error).__name__}" if error else shorten(result.get_result())
-        if plugins:
-            print(f"hook {hook}({arguments_text})  {plugins}  -> {outcome}", file=sys.stderr)
-
-    manager.add_hookcall_monitoring(lambda *_: None, print_call)

@@ -15,7 +15,7 @@ OWN = {
     "passes": 4,
     "minibatch": 64,
 }
-COURSES = {"contextual": (35, 64), "memory": (30, 64), "delayed": (15, 32), "masked": (40, 64)}
+COURSES = {"contextual": (35, 64), "memory": (30, 64), "delayed": (15, 32)}
 """Rounds, and episodes in each."""
 ENOUGH = 0.9
 

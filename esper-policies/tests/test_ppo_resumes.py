@@ -32,14 +32,6 @@ def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupt
         assert same(stays, moves)
 
 
-def test_a_resumed_policy_does_not_repeat_warnings():
-    game = delayed()
-    policy, heir = (Ppo(game.space, **TINY) for _ in range(2))
-    policy.diagnosis.lasting, policy.diagnosis.reported = {"flat": 9}, ["flat"]
-    heir.load_state_dict(written_and_read(policy.state_dict()))
-    assert (heir.diagnosis.lasting, heir.diagnosis.reported) == ({"flat": 9}, ["flat"])
-
-
 def decisions(policy, episodes, place):
     """Return the decisions in one of some environments, and its memory in the end."""
     steps = zip(*episodes, strict=True)

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from esper_core.leyline import SettingError
-from esper_policies.ppo.learning import Diagnosis
 from esper_policies.ppo.policy import Ppo
 from esper_policies.ppo.trained_policies import NUMBERS, WORDS
 from tests.support.games import delayed, learn, play
@@ -163,35 +162,3 @@ def test_incomplete_tensors_and_other_shapes_are_refused_as_damaged(folder):
         for other in ({}, {name: torch.zeros(2, 3)}, {name: torch.full_like(tensors[name], float("nan"))}):
             save_file({key: tensor for key, tensor in tensors.items() if key != name} | other, folder / NUMBERS)
             assert "it is damaged" in refused(folder)
-
-
-def heeded(rounds, **figures):
-    diagnosis = Diagnosis()
-    fine = {"explained_variance": 0.5, "kl": 0.01, "clipped": 0.1, "entropy_op": 0.7, "spread_of_returns": 1.0}
-    return [diagnosis.warnings({**fine, **figures}, unknown=0, episodes=4) for _ in range(rounds)]
-
-
-@pytest.mark.parametrize(
-    ("figures", "words"),
-    [
-        ({"explained_variance": -0.5}, "predicted returns worse than a constant"),
-        ({"kl": 1e-8}, "did not change"),
-        ({"clipped": 0.8}, "most decisions were clipped"),
-        ({"entropy_op": 1e-5}, "explored nothing new"),
-        ({"spread_of_returns": 0.0}, "all episodes had the same return"),
-    ],
-)
-def test_each_diagnosis_is_reported_once_after_some_rounds(figures, words):
-    warnings = heeded(12, **figures)
-    assert [len(round_warnings) for round_warnings in warnings] == [0, 0, 0, 0, 1, *[0] * 7]
-    assert words in warnings[4][0]
-    assert "5 rounds" in warnings[4][0]
-
-
-def test_unknown_rewards_are_reported_at_once_and_once():
-    diagnosis = Diagnosis()
-    (warning,) = diagnosis.warnings({}, unknown=3, episodes=0)
-    assert "all rewards are unknown" in warning
-    assert "twin: true" in warning
-    assert [diagnosis.warnings({}, unknown=3, episodes=0) for _ in range(8)] == [[]] * 8
-    assert Diagnosis().warnings({}, unknown=1, episodes=3) == []

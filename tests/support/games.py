@@ -3,7 +3,6 @@
     contextual  one decision: the validation loss says which blueprint pays
     memory      the loss of the first step says which blueprint pays in the last step
     delayed     one blueprint pays at the end, the more the earlier it germinates; another pays a little at once
-    masked      the possible actions change from step to step, and so does the best of them
 
 An episode depends on the seed that ``begin`` is given and on the actions only. Seeds that germinate stay in training:
 no game offers to advance, fossilise or prune them.
@@ -15,7 +14,6 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import (
@@ -86,7 +84,6 @@ class Game:
         best: mean return of the best policy.
         worst_sane: mean return of waiting, or of uniformly random actions if that is more.
         deal: draws an episode.
-        rooted: whether a seed stays to the end and occupies its slot; otherwise it is gone at once.
     """
 
     name: str
@@ -95,7 +92,6 @@ class Game:
     best: float
     worst_sane: float
     deal: Callable[[random.Random], Hand]
-    rooted: bool = True
 
     def begin(self, seed: int) -> Scene:
         """Return the episode of this seed."""
@@ -125,8 +121,7 @@ class Scene:
         if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
             planted[action.slot] = Planted(action.blueprint, self._step)
         terms = self._hand.pay(self._step, action, planted)
-        if self.game.rooted:
-            self._planted = planted
+        self._planted = planted
         self._step += 1
         return RewardBreakdown(dict(terms))
 
@@ -265,47 +260,16 @@ def delayed() -> Game:
     return Game("delayed", space, steps, best=crop(0) - rent * steps, worst_sane=max(0.0, chance), deal=deal)
 
 
-def masked() -> Game:
-    """Build a game of four steps with varying masks: the best possible action pays 2, the others cost 1.
-
-    Each step allows some of two blueprints in two slots.
-
-    The validation loss, near 1, 2 or 3 in each step, encodes an order of the four.
-    """
-    space = _space({"early": ("games/fern", "games/moss"), "late": ("games/fern", "games/moss")})
-    every = [(slot, name) for slot, names in space.blueprints.items() for name in names]
-    orders = {1: (0, 1, 2, 3), 2: (3, 0, 1, 2), 3: (1, 2, 3, 0)}
-    subsets = [chosen for chosen in product((False, True), repeat=len(every)) if any(chosen)]
-    steps, prize = 4, 2.0
-
-    def deal(draw: random.Random) -> Hand:
-        levels = [draw.choice(list(orders)) for _ in range(steps)]
-        possible = [draw.choice(subsets) for _ in range(steps)]
-        pays = [
-            _prize(next(every[index] for index in orders[level] if chosen[index]), cost=1.0, prize=prize)
-            for level, chosen in zip(levels, possible, strict=True)
-        ]
-        room = []
-        for chosen in possible:
-            pairs = [pair for pair, is_possible in zip(every, chosen, strict=True) if is_possible]
-            room.append({slot: tuple(name for pair_slot, name in pairs if pair_slot == slot) for slot, _ in pairs})
-        losses = [_blurred(draw, level) for level in levels]
-        return Hand(losses, room, lambda step, action, planted: pays[step](step, action, planted))
-
-    chance = math.fsum((prize - (sum(chosen) - 1)) / (sum(chosen) + 1) for chosen in subsets) / len(subsets)
-    return Game("masked", space, steps, steps * prize, max(0.0, steps * chance), deal, rooted=False)
+GAMES: Final[Mapping[str, Callable[[], Game]]] = {game.__name__: game for game in (contextual, memory, delayed)}
 
 
-GAMES: Final[Mapping[str, Callable[[], Game]]] = {game.__name__: game for game in (contextual, memory, delayed, masked)}
-
-
-def _prize(paying: tuple[str, str], cost: float, prize: float = 5.0) -> Pay:
-    """Return the reward of a step in which one slot and blueprint pays, others cost, and waiting pays nothing."""
+def _prize(paying: tuple[str, str], cost: float) -> Pay:
+    """Return the reward of a step in which one slot and blueprint pays 5, others cost, and waiting pays nothing."""
 
     def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
         if action.op is Op.WAIT:
             return {"prize": 0.0}
-        return {"prize": prize if (action.slot, action.blueprint) == paying else -cost}
+        return {"prize": 5.0 if (action.slot, action.blueprint) == paying else -cost}
 
     return pay
 

@@ -1,4 +1,4 @@
-"""The PPO update: advantages, lessons from episodes, clipped passes, and warnings when nothing is learnt.
+"""The PPO update: advantages, lessons from episodes, and clipped passes.
 
 Schulman et al. (2017) with the usual additions: advantages normalised over the round, clipped gradients, and an early
 stop of the passes when the KL divergence is too large. Episodes stay whole in minibatches, so that memory is trained.
@@ -7,7 +7,7 @@ stop of the passes when the KL divergence is too large. Episodes stay whole in m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -239,55 +239,3 @@ def _chosen(decisions: Sequence[Decision]) -> Chosen:
         for decision, candidate in zip(decisions, candidates, strict=True)
     ]
     return Chosen(torch.tensor(ops), torch.tensor([max(0, candidate) for candidate in candidates]))
-
-
-PATIENCE: Final = 5
-"""Successive rounds with a sign before it is reported."""
-
-BLIND: Final = -0.2
-"""Explained variance below which the values are worse than their mean."""
-
-STILL: Final = 1e-6
-"""KL divergence below which a round changed nothing."""
-
-WILD: Final = 0.5
-"""Share of clipped decisions above which a round changed too much."""
-
-DECIDED: Final = 1e-3
-"""Entropy in nats below which the policy no longer explores."""
-
-
-@dataclass(slots=True)
-class Diagnosis:
-    """Signs that nothing is learnt: how many rounds each has lasted, and which were reported."""
-
-    lasting: dict[str, int] = field(default_factory=dict)
-    reported: list[str] = field(default_factory=list)
-
-    def warnings(self, figures: Mapping[str, float], *, unknown: int, episodes: int) -> list[str]:
-        """Return the warnings after one more round. unknown: number of episodes with unknown rewards."""
-        present = dict(_signs(figures, unknown, episodes))
-        self.lasting = {sign: self.lasting.get(sign, 0) + 1 for sign in present}
-        due = [sign for sign in present if self.lasting[sign] >= PATIENCE and sign not in self.reported]
-        due += [sign for sign in present if sign == "unknown" and sign not in self.reported and sign not in due]
-        self.reported += due
-        return [present[sign] for sign in due]
-
-
-def _signs(figures: Mapping[str, float], unknown: int, episodes: int) -> Iterator[tuple[str, str]]:
-    if unknown and not episodes:
-        yield "unknown", "all rewards are unknown, so nothing is learnt; rewards need a twin (twin: true)"
-    if not figures:
-        return
-    rounds = f"for {PATIENCE} rounds"
-    if figures.get("explained_variance", 0.0) < BLIND:
-        yield "blind", f"{rounds} its values predicted returns worse than a constant; a smaller learning_rate may help"
-    if figures.get("kl", 1.0) < STILL:
-        yield "still", f"{rounds} its decisions did not change; a larger learning_rate or more passes may help"
-    if figures.get("clipped", 0.0) > WILD:
-        yield "wild", f"{rounds} most decisions were clipped; a smaller learning_rate or fewer passes may help"
-    undecided = [value for name, value in figures.items() if name.startswith("entropy_")]
-    if undecided and sum(undecided) < DECIDED:
-        yield "decided", f"{rounds} it explored nothing new; a larger entropy_end keeps it exploring"
-    if episodes > 1 and figures.get("spread_of_returns", 1.0) == 0.0:
-        yield "flat", f"{rounds} all episodes had the same return, so there was nothing to learn from"

@@ -12,7 +12,7 @@ import torch
 
 from esper_core.leyline import ARGUMENTS, WAIT, Action, State
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
-from esper_policies.ppo.learning import Diagnosis, evaluate, learn, lesson_of
+from esper_policies.ppo.learning import evaluate, learn, lesson_of
 from esper_policies.ppo.policy_network import Chances, Chosen, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
 from esper_policies.ppo.trained_policies import (
@@ -70,7 +70,7 @@ class Ppo:
         self.settings = checked = PpoSettings.model_validate(settings)
         self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise, checked.one_at_a_time)
         self.scales = Scales()
-        self.diagnosis = Diagnosis()
+        self._has_warned = False
         self.round = 0
         if checked.save:
             check_save_folder(checked.save)
@@ -114,8 +114,10 @@ class Ppo:
             return {}
         episodes, unknown = episodes_of(self.space, rollout, self.pace)
         figures = self._learnt(episodes, round_) if episodes else {}
-        for words in self.diagnosis.warnings(figures, unknown=unknown, episodes=len(episodes)):
-            log.warning("arm %s: %s", rollout.arm, words)
+        if unknown and not episodes and not self._has_warned:
+            self._has_warned = True
+            reason = "all rewards are unknown, so nothing is learnt; rewards need a twin (twin: true)"
+            log.warning("arm %s: %s", rollout.arm, reason)
         if settings.save:
             self.save(settings.save)
         return figures
@@ -151,8 +153,6 @@ class Ppo:
             round=self.round,
             names=list(self._names),
             levels=[None if memory.levels is None else list(memory.levels) for memory in self._memories],
-            lasting=dict(self.diagnosis.lasting),
-            reported=list(self.diagnosis.reported),
         )
 
     def load_state_dict(self, state: State) -> None:
@@ -162,7 +162,6 @@ class Ppo:
         hidden = {name: tensor.clone() for name, tensor in state.part("hidden").tensors.items()}
         self.scales.load_state_dict(state.part("scales"))
         self.round, self._names = state.plain["round"], list(state.plain["names"])
-        self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["reported"]))
         self._memories = [
             Memory(None if levels is None else tuple(levels), hidden.get(str(n)))
             for n, levels in enumerate(state.plain["levels"])

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 DOCS: Final = Path(__file__).parent
-growing_picture = run_path(str(DOCS / "growing.py"))["growing_picture"]
+growing_picture = run_path(str(DOCS / "drawings.py"))["growing_picture"]
 RESULTS: Final = DOCS / "gallery"
 PICTURES: Final = DOCS / "pictures"
 PRINTED: Final = RESULTS / "default-run.txt"

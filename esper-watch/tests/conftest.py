@@ -149,9 +149,6 @@ def summary(recorded: RecordedRun) -> dict[str, Any]:
         },
         "timing": {"train": 30.0, "incubate": 8.0, f"other{recorded.word}": 2.0, "total": 40.0},
         "warnings": [f"mind the gap{recorded.word}"],
-        "sections": [
-            {"plugin": f"own{recorded.word}", "title": f"More{recorded.word}", "text": f"of it{recorded.word}"}
-        ],
     }
 
 

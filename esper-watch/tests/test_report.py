@@ -107,11 +107,6 @@ def test_controls_are_neither_green_nor_red(make_run):
     ]
 
 
-def test_plugin_sections_come_before_the_provenance(make_run):
-    parts = re.findall(r'<section id="([\w-]+)">', report_page(read_report(make_run())))
-    assert parts[parts.index("governor") :] == ["governor", "plugin-0", "provenance"]
-
-
 @pytest.mark.parametrize(("out", "reason"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
 def test_a_file_that_cannot_be_written_is_an_error(out, reason, make_run, tmp_path):
     with pytest.raises(EsperError, match=reason) as caught:

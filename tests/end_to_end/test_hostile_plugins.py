@@ -163,7 +163,7 @@ TRACED = 'hostile.py", line '
 
 ROWS = [
     *(Row(place, HANG, KILLED, TRACED) for place in ("act", "learn", "reward", "step", "health", "configured")),
-    *(Row(place, HANG, KILLED, TRACED) for place in ("stage", "report", "finished")),
+    *(Row(place, HANG, KILLED, TRACED) for place in ("stage", "finished")),
     *(Row(place, HANG, FAILS, TRACED) for place in ("host", "losses", "schedule")),
     Row("hear", HANG, 0, "did not close within 15 seconds and is abandoned"),
     Row("act", DEADLOCK, KILLED, TRACED, engine="threads"),
@@ -174,7 +174,7 @@ ROWS = [
     Row("host", NULL, FAILS, TRACED),
     Row("losses", LEAVE, FAILS, 'exited with code 0 in "reset"; at work was host "hostile/host"'),
     *(Row(place, "sys.exit(0)", PLUGIN_FAILS) for place in ("registration", "task", "reward", "health", "schedule")),
-    *(Row(place, "raise KeyboardInterrupt", 0) for place in ("step", "settle", "report", "close")),
+    *(Row(place, "raise KeyboardInterrupt", 0) for place in ("step", "settle", "close")),
     *(Row(place, "raise KeyboardInterrupt", PLUGIN_FAILS) for place in ("act", "losses", "host")),
     Row("act", "kill(signal.SIGKILL)", KILLED, None),
     Row("act", "kill(signal.SIGTERM)", 143, "interrupted by signal 15"),

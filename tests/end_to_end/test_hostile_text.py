@@ -105,7 +105,6 @@ def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Pa
             content |= {"reason": f"a manifest's reason {word}", "sha256": {}}  # of the other files as they were
         if name == "summary.json":
             content["warnings"] = [f"a warning {word}"]
-            content["sections"] = [{"plugin": f"own {word}", "title": f"a title {word}", "text": f"a text {word}"}]
             for comparison in content["results"]["comparisons"]:
                 comparison["why"] = f"a comparison's why {word}"
         if ended or name != "summary.json":
@@ -150,12 +149,12 @@ def live_page_of(run: Path) -> str:
 PAGES = {"report": report_of, "live": live_page_of}
 TOLD = {
     "report": (
-        *("the end's reason", "a warning", "own", "a title", "a text", "a new event", "a new field", "task", "stripes"),
+        *("the end's reason", "a warning", "a new event", "a new field", "task", "stripes"),
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "SeedLost.package"),
         *("GovernorActed.act", "GovernorActed.reason", "UpdateFinished.figures.key", "StageChanged.slot"),
     ),
     "live": (
-        *("the end's reason", "a warning", "own", "a title", "a text", "a new event", "a new field", "task", "stripes"),
+        *("the end's reason", "a warning", "a new event", "a new field", "task", "stripes"),
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "GovernorActed.reason"),
     ),
 }

@@ -17,7 +17,6 @@ from torch import nn
 
 from esper_core import leyline
 from esper_core.leyline import ActionMask, Observation, Op, PluginError
-from esper_core.leyline.protocols import RunInfo
 from esper_core.leyline.signals import HealthSnapshot, Signals
 from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 from esper_core.settings import ComputeConfig
@@ -25,7 +24,7 @@ from esper_core.trainer import Arm, RunReward
 from esper_core.trainer.forward import ForwardPass
 from esper_run import read_events
 from esper_run.app.compose import prepare
-from esper_run.app.dispatch import collect_sections, health_check
+from esper_run.app.dispatch import health_check
 from tests.support.core_worlds import GERMINATE, bad, begin, make_recipe
 from tests.support.hostile_plugin import RUN, plugin
 
@@ -132,13 +131,6 @@ ROWS: Final[Mapping[str, list[str]]] = {
         "np.ones(outputs.shape)",
     ],
     "health": ["5", "'fine'", "Verdict('hot')", "Verdict(None)", "[Verdict(Level.CALM)]", "False"],
-    "report": [
-        "5",
-        "['text']",
-        "[ReportSection(5, 'text')]",
-        "[ReportSection('a', None)]",
-        "[ReportSection('a\\nb', '')]",
-    ],
 }
 """Expressions by the places of ``hostile_plugin`` that return them."""
 
@@ -218,7 +210,7 @@ def test_wrong_output_of_a_blueprint_is_the_fault_of_its_seed_alone(value: str) 
 
 HOOK: Final = """
 from esper_core import hookimpl
-from esper_core.leyline import Level, ReportSection, Verdict
+from esper_core.leyline import Level, Verdict
 @hookimpl
 def {hook}: return {value}
 """
@@ -230,14 +222,6 @@ def test_wrong_verdict_of_a_health_check_stops_the_run_and_names_its_plugin(valu
     with pytest.raises(PluginError, match=r'E229 plugin "extra" \(esper-extra 0.2.0\) gives no verdict') as refused:
         health_check(plugins)(HealthSnapshot(0, "grown", 0, SIGNALS))
     assert refused.value.problems[0].file == str(workshop.folder / "esper_extra.py")
-
-
-@pytest.mark.parametrize("value", ROWS["report"])
-def test_wrong_section_of_a_report_is_left_out_and_its_plugin_named(value: str, load, workshop, caplog) -> None:
-    plugins = load(workshop.package(HOOK.format(hook="esper_report_sections(run)", value=value)))
-    assert collect_sections(plugins, RunInfo("otter", Path("runs/otter"), ("grown",), 1, 1, 4, "cpu")) == ()
-    (record,) = caplog.records
-    assert record.getMessage().startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_report_sections')
 
 
 PREPARED: Final = [
@@ -279,7 +263,7 @@ def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, sa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place in ROWS for value in ROWS[place]])
-def test_run_with_a_wrong_value_ends_with_its_package_named_or_goes_on_without_it(
+def test_run_with_a_wrong_value_ends_with_its_package_named(
     place: str, value: str, tmp_path: Path, esper_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -297,9 +281,9 @@ def test_run_with_a_wrong_value_ends_with_its_package_named_or_goes_on_without_i
         (lost,) = (event for event in read_events(run / "events.jsonl") if event.type == "seed-lost")
         assert (answer.status, lost.blueprint, lost.package[:11]) == (0, "hostile/b0", "local file ")
         return
-    assert answer.status == (0 if place == "report" else 3), answer.err
+    assert answer.status == 3, answer.err
     assert "(local file " in answer.err
-    assert ("hostile:esper_report_sections" if place == "report" else "hostile.py:") in answer.err
+    assert "hostile.py:" in answer.err
 
 
 @pytest.mark.slow

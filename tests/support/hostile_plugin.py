@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from esper_core import BlueprintSpec, hookimpl
 from esper_core.leyline import (
-    WAIT, Action, HostSpec, Op, PluginInfo, PolicySpec, ReportSection, RewardBreakdown, RewardSpec, ScheduleSpec,
+    WAIT, Action, HostSpec, Op, PluginInfo, PolicySpec, RewardBreakdown, RewardSpec, ScheduleSpec,
     SinkSpec, State, TaskSpec
 )
 from esper_tasks.hosts import PointwiseMlp
@@ -195,10 +195,6 @@ def esper_update_finished(event):
 def esper_check_health(snapshot):
     if snapshot.signals.step == 2:
         #at health
-@hookimpl
-def esper_report_sections(run):
-    #at report
-    return [ReportSection("Energy", "12.5 Wh")]
 """
 
 BLOCK = """

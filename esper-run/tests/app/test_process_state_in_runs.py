@@ -38,7 +38,6 @@ PLACES = {
     "hear": "sink",
     "step": "plugin",
     "health": "plugin",
-    "report": "plugin",
 }
 """The places in which the plugin meddles, and the kind of component that is named."""
 

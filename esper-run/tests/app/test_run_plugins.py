@@ -117,34 +117,6 @@ def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> N
     assert (outcome.status, outcome.results, "too hot" in outcome.reason) == ("stopped", None, True)
 
 
-# --- sections of the report
-
-CRITIC = """
-from esper_core import hookimpl
-from esper_core.leyline import ReportSection
-
-@hookimpl
-def esper_report_sections(run):
-    lines = (run.path / "events.jsonl").read_text().count("\\n")
-    return [ReportSection("Events", f"{lines} lines\\nof {run.id}"), ReportSection("More", "Nothing.")]
-"""
-
-
-@pytest.mark.members
-def test_report_sections_are_kept_and_invalid_ones_reported(install, run_small) -> None:
-    install("critic", CRITIC)
-    install("bad", f"{CRITIC.partition('    lines')[0]}    return 'words'\n")
-    result = run_small()
-    lines = (result["path"] / "events.jsonl").read_text().count("\n")
-    assert result["summary"]["sections"] == [
-        {"plugin": "critic", "title": "Events", "text": f"{lines} lines\nof {result['path'].name}"},
-        {"plugin": "critic", "title": "More", "text": "Nothing."},
-    ]
-    (warning,) = result["summary"]["warnings"]
-    assert warning.startswith('E228 plugin "bad" (esper-bad 1.0) failed in esper_report_sections')
-    assert "does without its sections" in warning
-
-
 # --- components
 
 IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())"

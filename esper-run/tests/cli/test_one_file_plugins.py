@@ -59,17 +59,3 @@ def test_one_file_plugin_is_listed_and_shown(esper, write_plugin, tmp_path, monk
     missing = esper("plugins", "list", "--local", tmp_path / "nothing.py")
     assert missing.status == 2
     assert missing.err.startswith(f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
-
-
-def test_control_characters_of_a_report_section_are_escaped(esper, write_plugin, tmp_path) -> None:
-    source = """\
-from esper_core import hookimpl
-from esper_core.leyline import ReportSection
-
-@hookimpl
-def esper_report_sections(run):
-    return [ReportSection("red \\x1b[31m", "one\\n\\x1b[2J two\\n")]
-"""
-    answer = esper("run", write_plugin(source), "--runs-dir", tmp_path / "runs", "--quiet")
-    assert (answer.status, "\x1b" in answer.out) == (0, False)
-    assert "\nred \\x1b[31m   (plugin own-probe)\n  one\n  \\x1b[2J two\n" in answer.out

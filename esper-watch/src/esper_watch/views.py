@@ -321,12 +321,6 @@ def governor(report: Report) -> Section | None:
     return Section("governor", "Governor and lost seeds", "governor", data)
 
 
-def plugins(report: Report) -> list[Section]:
-    """Return the sections that plugins added."""
-    added = (report.summary or {}).get("sections", [])
-    return [Section(f"plugin-{number}", section["title"], "plugin", section) for number, section in enumerate(added)]
-
-
 def provenance(report: Report) -> Section:
     """Return the section of what made these numbers."""
     return Section("provenance", "Provenance", "provenance", {"report": report, "facts": list(_facts(report))})
@@ -385,7 +379,6 @@ SECTIONS: Final[tuple[Maker, ...]] = (
     networks,
     updates,
     governor,
-    plugins,
     provenance,
 )
 """What makes the sections, in the order of the page."""

@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING, Final
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydantic import BaseModel
 
     from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
-    from esper_core.leyline.protocols import PluginConfig, Registrar, ReportSection, RunInfo, RunOutcome
+    from esper_core.leyline.protocols import PluginConfig, Registrar, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.leyline.specs import (
         BlueprintSpec,
@@ -187,17 +185,4 @@ def esper_check_health(snapshot: HealthSnapshot) -> Verdict | None:
         @hookimpl
         def esper_check_health(snapshot):
             return Verdict(Level.PANIC, "loss above 100") if snapshot.signals.train_loss > 100 else None
-    """
-
-
-@hookspec
-def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
-    """Return sections for the report of a run, or None.
-
-    Called once, after a run that ended well, when its events are written in ``run.path``. The sections are printed,
-    stored in summary.json, and shown in the report. An exception, or a value of another type, is reported (E228).
-
-        @hookimpl
-        def esper_report_sections(run):
-            return [ReportSection("Energy", "12.5 Wh")]
     """

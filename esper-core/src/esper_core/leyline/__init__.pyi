@@ -35,7 +35,6 @@ from .protocols import (
     PluginConfig as PluginConfig,
     Policy as Policy,
     Registrar as Registrar,
-    ReportSection as ReportSection,
     Resumable as Resumable,
     Reward as Reward,
     Rollout as Rollout,

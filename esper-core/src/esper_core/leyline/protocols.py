@@ -1,7 +1,7 @@
 """Protocols: what components implement, and the records that they exchange with a run.
 
 Components: Task, Policy (and Learner, if it learns), Reward, Sink, Schedule. Resumable and State: what is saved in
-checkpoints. RunInfo, PluginConfig, RunOutcome and ReportSection: what hooks receive.
+checkpoints. RunInfo, PluginConfig and RunOutcome: what hooks receive.
 """
 
 from __future__ import annotations
@@ -263,14 +263,6 @@ class RunOutcome:
     status: RunStatus
     reason: str = ""
     results: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSection:
-    """A section of a run's report: a title of one line, and plain text of any length."""
-
-    title: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

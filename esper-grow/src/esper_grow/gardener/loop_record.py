@@ -120,7 +120,6 @@ class LoopRecord:
                 "results": results(METRIC, [environment.arm], [ended], 0.0),
                 "timing": timing,
                 "warnings": [],
-                "sections": [],
                 "events": self._events.checksum,
             }
             self._directory.write_results([episode], summary)

@@ -1,20 +1,18 @@
-"""Dispatch: call the hooks of a run: observers, health checks, and report sections.
+"""Dispatch: call the hooks of a run: observers and health checks.
 
 Each plugin is called on its own, so that what it raises is attributed to it and the others are still called. A fault of
-an observer or of a report section is reported once (E228) and the run goes on; a fault of a health check stops it
-(E229, E231).
+an observer is reported once (E228) and the run goes on; a fault of a health check stops it (E229, E231).
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.events import Event, GovernorActed, StageChanged, StepFinished, UpdateFinished
-from esper_core.leyline.protocols import PluginConfig, ReportSection, frozen
+from esper_core.leyline.protocols import PluginConfig, frozen
 from esper_core.leyline.signals import Level, Verdict, most_severe
 
 if TYPE_CHECKING:
@@ -118,38 +116,3 @@ def _signed(hook: PluginHook, returned: object) -> Verdict:
     message = f"{title} gives no verdict: {hook.hook} returned {returned!r}"
     hint = "Return Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None."
     raise PluginError(Problem("E229", message, file=file, line=line, hint=hint))
-
-
-@dataclass(frozen=True, slots=True)
-class PluginSection:
-    """A section of a run's report and the plugin that it comes from."""
-
-    plugin: str
-    section: ReportSection
-
-    def as_json(self) -> dict[str, str]:
-        """Return the section as summary.json holds it."""
-        return {"plugin": self.plugin, "title": self.section.title, "text": self.section.text}
-
-
-def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...]:
-    """Return the report sections of every plugin, in loading order; a plugin that fails is reported and left out."""
-    sections: list[PluginSection] = []
-    for plugin, hook in plugins.hooks("esper_report_sections").items():
-        called = hook.attempt(partial(_sections_of, hook, run))
-        if called.error is not None:
-            _warn(hook, called.error, "the report does without its sections")
-        sections += [PluginSection(plugin, section) for section in called.value or ()]
-    return tuple(sections)
-
-
-def _sections_of(hook: PluginHook, run: RunInfo) -> list[ReportSection]:
-    return [_checked(section) for returned in hook.call(run=run) for section in returned]
-
-
-def _checked(section: Any) -> ReportSection:
-    is_section = isinstance(section, ReportSection) and isinstance(section.title, str) and isinstance(section.text, str)
-    if is_section and len(section.title.splitlines()) == 1:
-        return section  # type: ignore[no-any-return]
-    msg = f"a report is made of ReportSection(title, text) with a title of one line. Received: {section!r}"
-    raise TypeError(msg)

@@ -25,7 +25,7 @@ from esper_core.trainer import StudyPosition, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
-from esper_run.app.dispatch import Observers, collect_sections, health_check
+from esper_run.app.dispatch import Observers, health_check
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.telemetry import Listener
     from esper_core.trainer import Study
-    from esper_run.app.dispatch import PluginSection
     from esper_run.engines import EngineSession
     from esper_run.runs.records import Run
     from esper_run.watchdog import Heartbeat
@@ -75,7 +74,6 @@ class Outcome:
     results: Mapping[str, Any]
     timing: Mapping[str, float]
     warnings: Sequence[str] = ()
-    sections: Sequence[PluginSection] = ()
     lost_seeds: Sequence[LostBlueprint] = ()
     events: Mapping[str, Any] = field(default_factory=dict)
 
@@ -87,7 +85,6 @@ class Outcome:
             "results": self.results,
             "timing": self.timing,
             "warnings": list(self.warnings),
-            "sections": [section.as_json() for section in self.sections],
             "events": self.events,
             "lost_seeds": as_records(self.lost_seeds),
         }
@@ -209,11 +206,9 @@ class _Session:
                 begin()
                 warnings += self.position.state.plain["warnings"]
                 finished, clock, events = self._train(info, observers, warnings, losses, signals)
-                with self._watched(signals):
-                    sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 results, lost = self._results(finished), losses.counted()
-                outcome = Outcome(path, self.named, results, timing, tuple(warnings), sections, lost, events)
+                outcome = Outcome(path, self.named, results, timing, tuple(warnings), lost, events)
                 self.on_outcome(outcome)
                 _write_results(self.directory, finished, outcome)
                 self.directory.finish(status="done", exit_code=outcome.exit_code)

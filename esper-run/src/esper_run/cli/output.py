@@ -277,7 +277,6 @@ def print_outcome(outcome: Outcome) -> None:
     from esper_run.app.endings import REPORT
 
     print_results(outcome.results)
-    print_sections([section.as_json() for section in outcome.sections])
     print_lost_seeds(map(str, outcome.lost_seeds))
     print_line()
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
@@ -311,11 +310,3 @@ def timing_text(timing: Mapping[str, float]) -> str:
     parts = sorted(((spent, name) for name, spent in timing.items() if name != "total"), reverse=True)[:3]
     shares = ", ".join(f"{name} {format_percent(spent / total, 0)}" for spent, name in parts)
     return f"{format_seconds(total)}, of which {shares}"
-
-
-def print_sections(sections: Iterable[Mapping[str, str]]) -> None:
-    """Print the sections that plugins add to the report, each below its title."""
-    for section in sections:
-        print_line(f"\n{printable(section['title'])}   (plugin {printable(section['plugin'])})")
-        for line in section["text"].rstrip().splitlines():
-            print_line(f"  {printable(line)}".rstrip())

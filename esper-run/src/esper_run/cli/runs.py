@@ -22,7 +22,6 @@ from esper_run.cli.output import (
     print_line,
     print_lost_seeds,
     print_results,
-    print_sections,
     print_table,
     print_warnings,
     print_wrapped,
@@ -112,7 +111,6 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
             print_wrapped(f"{arm} grew on average: {counts}")
         print_line()
         print_wrapped(f"time: {timing_text(record.summary['timing'])}")
-        print_sections(record.summary.get("sections", []))
         lost = record.summary.get("lost_seeds", [])
         print_lost_seeds(_lost_lines(lost))
         print_finding(record.summary["results"], record.shown_path, lost=bool(lost))

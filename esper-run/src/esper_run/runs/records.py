@@ -42,9 +42,6 @@ _Time = Annotated[AwareDatetime, Field(strict=False)]
 """A time in JSON is a text."""
 
 
-_Section = Annotated[dict[Literal["plugin", "title", "text"], str], Field(min_length=3)]
-
-
 class _Checked(BaseModel):
     """Strict: the text "NaN" is not taken for a number, since the values are passed on as they are."""
 
@@ -136,7 +133,6 @@ class _Summary(_Checked):
     events: _Checksum | None = None
     timing: dict[str, FiniteFloat]
     warnings: list[str] = []
-    sections: list[_Section] = []
     lost_seeds: list[_LostSeeds] = []
 
 

@@ -408,7 +408,6 @@ ROWS = [
     Row("store", "memory://runs", stored, None, "done"),
     Row("checkpoints.keep", "1", lambda w: len(checkpoints(w)), 2, 1, ("checkpoints.every=1",)),
     Row("plugins.disable", "[policies]", refusal, None, "E203"),
-    Row("plugins.require", 'plugins.require={tasks: ">=99"}', refusal, None, "E226"),
     Row("plugins.local", "[own.py]", refusal, "E225", None, ("sinks=[note]",)),
     Row("plugins.settings", "{own: {mark: x}}", lambda w: w.written("told.txt"), "unset", "x", OWN),
 ]

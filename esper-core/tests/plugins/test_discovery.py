@@ -62,12 +62,6 @@ def test_requirement_that_is_met_or_does_not_apply_is_accepted(load, workshop, r
     assert [record.status for record in load(workshop.blueprints("tiny", requires=requires)).records] == ["active"]
 
 
-@pytest.mark.parametrize(("pin", "status"), [(">=0.3", "active"), (">=0.4", "rejected")])
-def test_pin_accepts_previews_of_a_version_too(load, workshop, pin: str, status: str) -> None:
-    package = workshop.blueprints("tiny", version="0.3.1rc1")
-    assert [record.status for record in load(package, require={"extra": pin}).records] == [status]
-
-
 @pytest.mark.parametrize("name", ["Extra", "", "evil/team", "a--b", "a" * 49, "\x1b[31m"])
 def test_invalid_plugin_id_is_rejected(load, workshop, name: str) -> None:
     package = workshop.package(NEVER)

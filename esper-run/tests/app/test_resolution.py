@@ -1,4 +1,4 @@
-"""Resolution of pins, one-file plugins and settings in a file; each mistake is reported with its place."""
+"""Resolution of one-file plugins and settings in a file; each mistake is reported with its place."""
 
 import json
 import sys
@@ -6,12 +6,10 @@ from dataclasses import asdict
 from hashlib import sha256
 
 import pytest
-from packaging.specifiers import SpecifierSet
 
 from esper_core import __version__
 from esper_core.leyline import EsperError
 from esper_run.app.compose import prepare
-from esper_run.config import load_config
 
 pytestmark = pytest.mark.members
 
@@ -51,42 +49,6 @@ def refused(configured, tmp_path):
         return caught.value.exit_code, str(caught.value).replace(f"{tmp_path}/", "")
 
     return tell
-
-
-EXTRA = 'E226 plugin "extra" (esper-extra 1.0) is required'
-MORE = "More:  esper plugins show extra"
-UPGRADE = 'Bring them together:  pip install "esper-'
-FAILED = 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'
-
-
-@pytest.mark.parametrize(
-    ("source", "pin", "also", "expected"),
-    [
-        (NEVER, ">=2, <3", "", [" in >=2, <3; its code was not run", UPGRADE]),
-        ("1 / 0", ">=1", "", [", and it is broken", MORE, FAILED]),
-        (NEVER, ">=1", ", disable: [extra]", [", and it is disabled", MORE]),
-        (NEVER, ">=1", "", [", and it is not-listed"]),
-    ],
-    ids=["another version", "broken", "disabled", "in safe mode"],
-)
-def test_required_plugin_that_is_not_active_stops_the_run(install, refused, monkeypatch, source, pin, also, expected):
-    install("extra", source)
-    monkeypatch.setenv("ESPER_SAFE_MODE", str(int("not-listed" in expected[0])))
-    code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}{also}}}')
-    reason, place, *more = text.splitlines()
-    assert (code, reason, place) == (3, f"{EXTRA}{expected[0]}", "  small.yaml:12:28   plugins.require.extra")
-    assert [start for start in expected[1:] if not any(line.strip().startswith(start) for line in more)] == []
-
-
-def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured):
-    for pin in ("0.2", ">=", ">=a", "latest", "~=1", ">=0.2 <0.3", "==0.*.1", ">=1.*", "", "*"):
-        code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
-        assert code == 2
-        message = "Input should be version specifiers as pip takes them, for example >=0.2,<0.3"
-        assert text.startswith(f'E112 {message}; received "{pin}"\n  small.yaml:12:28   ')
-    for pin in (">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"):
-        loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
-        assert SpecifierSet(loaded.config.plugins.require["tasks"])
 
 
 def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(install, configured, run_small, tmp_path):

@@ -19,7 +19,6 @@ INTEGER = "Input should be a valid integer; received"
 BOOLEAN = "Input should be a valid boolean; received"
 USE = "the name of a component or a mapping with the keys use, settings; received 3"
 OTHER_MODE = "'shadow' or 'branch'; received \"live\""
-SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; received"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,6 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
         ("name: a b", "E112", 7, 'at most 49 letters, digits, - and _; received "a b"', None),
         ("device: gpu", "E112", 9, 'Input should be auto, cpu, cuda or cuda:N; received "gpu"', None),
         ("lanes: 5000", "E112", 8, "Input should be auto, or an integer from 1 to 1024; received 5000", None),
-        ("plugins: {require: {a: x}}", "E112", 24, SPECIFIER, None),
         ("growth: {incubation: live}", "E112", 22, OTHER_MODE, "Known: branch, shadow"),
         ("reward: {use: ''}", "E112", 15, 'Input should be a name of 1 to 100 characters; received ""', None),
         ("reward: 3", "E111", 9, USE, None),

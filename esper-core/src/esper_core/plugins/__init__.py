@@ -7,7 +7,7 @@ Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules
 * ``returned_values``: check what components return, and name who returned it.
 * ``formula``: evaluate the formulas in which blueprints declare their numbers of parameters.
 * ``plugin_records``: what is known of a plugin (``PluginRecord``) and of what it provides (``Component``).
-* ``discovery``: entry points and one-file plugins; ids, versions, pins and safe mode.
+* ``discovery``: entry points and one-file plugins; ids, versions and safe mode.
 * ``lookup_errors``: messages and suggestions for names that cannot be found.
 * ``registry``: take and check the components that plugins add; find them by name.
 * ``extensions``: what packages announce besides plugins: commands, engines and stores.

@@ -1,7 +1,7 @@
 """Discovery: find declared plugins and decide from metadata alone which of them may be imported.
 
 ``discover`` reads the entry points of installed packages, ``read_local`` the one-file plugins of a configuration, and
-``admit`` applies the user's choice, safe mode, ids, versions and pins. No plugin code runs in any of them; only
+``admit`` applies the user's choice, safe mode, ids and versions. No plugin code runs in any of them; only
 ``import_local`` runs a one-file plugin, from the bytes that were read and hashed.
 """
 
@@ -130,7 +130,6 @@ def admit(
     entry_points: Iterable[EntryPointInfo],
     *,
     disable: Iterable[str] = (),
-    require: Mapping[str, str] | None = None,
     safe_mode: bool = False,
 ) -> list[PluginCandidate]:
     """Return a candidate for each entry point; those that may not be imported are stopped, with the reason.
@@ -138,7 +137,6 @@ def admit(
     Args:
         entry_points: what was discovered.
         disable: ids of plugins to leave out.
-        require: by plugin id the versions of its package that the user accepts.
         safe_mode: whether only the project's own packages are admitted.
     """
     candidates = []
@@ -149,13 +147,11 @@ def admit(
             candidate = candidate.stopped("not-listed")
         candidates.append(candidate)
     admitted = [candidate.entry_point for candidate in candidates if candidate.is_active]
-    return [_checked(candidate, admitted, require or {}) for candidate in candidates]
+    return [_checked(candidate, admitted) for candidate in candidates]
 
 
-def _checked(
-    candidate: PluginCandidate, admitted: Sequence[EntryPointInfo], require: Mapping[str, str]
-) -> PluginCandidate:
-    """Stop a candidate whose id is claimed twice or invalid, or whose versions do not fit."""
+def _checked(candidate: PluginCandidate, admitted: Sequence[EntryPointInfo]) -> PluginCandidate:
+    """Stop a candidate whose id is claimed twice or invalid, or which needs another esper-core."""
     if not candidate.is_active:
         return candidate
     entry = candidate.entry_point
@@ -168,7 +164,7 @@ def _checked(
         message = f'package {entry.source} declares a plugin with an invalid id: "{candidate.id}"'
         problem = Problem("E216", message, hint=f"{NAME_RULE} {author_hint(entry.package)}")
     else:
-        problem = core_version_problem(entry, candidate.title) or _pin_problem(candidate, require.get(candidate.id))
+        problem = core_version_problem(entry, candidate.title)
     return candidate if problem is None else candidate.stopped("rejected", problem)
 
 
@@ -199,20 +195,6 @@ def core_version_problem(entry: EntryPointInfo, title: str) -> Problem | None:
             hint = f"Bring them together:  pip install --upgrade esper-core {entry.package}"
             return Problem("E212", f"{needed}; its code was not run", hint=hint)
     return None
-
-
-def _pin_problem(candidate: PluginCandidate, pin: str | None) -> Problem | None:
-    """Describe a version that ``plugins.require`` does not accept; a one-file plugin has no version to pin."""
-    entry = candidate.entry_point
-    if pin is None or entry.file is not None:
-        return None
-    from packaging.specifiers import SpecifierSet  # imported late: takes 10 ms
-
-    if SpecifierSet(pin).contains(entry.version, prereleases=True):
-        return None
-    message = f"{candidate.title} is required in {pin}; its code was not run"
-    hint = f'Bring them together:  pip install "{entry.package}{pin}"'
-    return Problem("E226", message, path=f"plugins.require.{candidate.id}", hint=hint)
 
 
 def is_name(text: object) -> bool:

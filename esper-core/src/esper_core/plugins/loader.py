@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.discovery import PLUGIN_GROUP, admit, digest, discover, import_local, is_set, read_local
 from esper_core.plugins.isolation import attempt, definition_of, hook_callers, location_of, resolve
-from esper_core.plugins.lookup_errors import inactive_hint, missing_requirement, unknown_plugin
+from esper_core.plugins.lookup_errors import inactive_hint, unknown_plugin
 from esper_core.plugins.plugin_records import KINDS, PluginHook
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
@@ -80,7 +80,6 @@ class Plugins:
 def load_plugins(
     *,
     disable: Iterable[str] = (),
-    require: Mapping[str, str] | None = None,
     local: Iterable[Path | LocalFile] = (),
     safe_mode: bool | None = None,
     distributions: Iterable[Distribution] | None = None,
@@ -89,19 +88,18 @@ def load_plugins(
 
     Args:
         disable: ids of plugins to leave out.
-        require: by plugin id, for plugins that must be there, the versions of the package: ``">=0.2,<0.3"``.
         local: paths of one-file plugins, or the plugins as they were read.
         safe_mode: whether to load the project's own packages only; None asks ``ESPER_SAFE_MODE``.
         distributions: packages to read instead of the installed ones.
     """
-    disable, require = tuple(disable), dict(require or {})
+    disable = tuple(disable)
     safe_mode = is_set("ESPER_SAFE_MODE") if safe_mode is None else safe_mode
     manager = hook_manager()
 
     entry_points, damaged = discover(PLUGIN_GROUP, distributions)
     files, unreadable = read_local(local)
     entry_points = (*entry_points, *(file.entry_point for file in files))
-    candidates = admit(entry_points, disable=disable, require=require, safe_mode=safe_mode)
+    candidates = admit(entry_points, disable=disable, safe_mode=safe_mode)
     steps: tuple[Callable[[PluginCandidate], PluginCandidate], ...] = (
         partial(_import_plugin, files),
         partial(validate_hooks, manager),
@@ -124,7 +122,7 @@ def load_plugins(
             withheld=[component for candidate in stopped for component in candidate.components],
         ),
         problems=(
-            *_unknown_ids(disable, require, records),
+            *_unknown_ids(disable, records),
             *unreadable,
             *damaged,
             *dict.fromkeys(problem for record in records for problem in record.problems),
@@ -192,14 +190,9 @@ def _registration_problems(
     return []
 
 
-def _unknown_ids(
-    disable: Sequence[str], require: Mapping[str, str], records: Sequence[PluginRecord]
-) -> Iterator[Problem]:
-    """Yield a problem for each id in plugins.disable and plugins.require that no plugin has."""
+def _unknown_ids(disable: Sequence[str], records: Sequence[PluginRecord]) -> Iterator[Problem]:
+    """Yield a problem for each id in plugins.disable that no plugin has."""
     ids = {record.id for record in records}
     for index, name in enumerate(disable):
         if name not in ids:
             yield replace(unknown_plugin(name, records), path=f"plugins.disable[{index}]")
-    for name, pin in require.items():
-        if name not in ids:
-            yield missing_requirement(name, pin, records)

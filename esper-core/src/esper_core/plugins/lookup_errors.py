@@ -1,6 +1,6 @@
 """Lookup errors: explain a name that cannot be found, with a suggestion and the command that helps.
 
-The plugin before the slash can be unknown, the name after it, or a plugin that the configuration disables or requires.
+The plugin before the slash can be unknown, the name after it, or a plugin that the configuration disables.
 Names that are ambiguous, and names whose plugin is not active, have messages of their own.
 """
 
@@ -102,13 +102,6 @@ def unknown_plugin(name: str, records: Sequence[PluginRecord]) -> Problem:
     """Describe a plugin id that no plugin has."""
     hint = "\n".join([*_plugin_lines(name, records), "List them:  esper plugins list"])
     return Problem("E208", f'unknown plugin "{name}"', hint=hint)
-
-
-def missing_requirement(name: str, pin: str, records: Sequence[PluginRecord]) -> Problem:
-    """Describe a plugin that ``plugins.require`` names and that is not installed."""
-    lines = _plugin_lines(name, records) or ["Install the package that provides it, or remove the requirement."]
-    message = f'plugin "{name}" is required in {pin}, and not installed'
-    return Problem("E226", message, path=f"plugins.require.{name}", hint="\n".join(lines))
 
 
 def inactive_hint(records: Sequence[PluginRecord]) -> str | None:

@@ -124,7 +124,7 @@ def load_run_plugins(loaded: LoadedConfig, folder: Path) -> Plugins:
     """Load the plugins for a configuration. Its one-file plugins are looked up in ``folder``."""
     settings = loaded.config.plugins
     local = [folder.absolute() / name for name in settings.local]
-    return load_plugins(disable=settings.disable, require=settings.require, local=local)
+    return load_plugins(disable=settings.disable, local=local)
 
 
 def unmarked_hooks(plugins: Plugins) -> tuple[Problem, ...]:
@@ -139,19 +139,11 @@ def one_line(problem: Problem) -> str:
     return "  ".join(filter(None, [f"{problem.code} {problem.message}", problem.where(), *hint]))
 
 
-def _check_required(loaded: LoadedConfig, plugins: Plugins) -> None:
-    """Raise PluginError if a plugin that the configuration requires, or a one-file plugin, cannot be used."""
-    problems = _placed(loaded, plugins, "E226")
+def _check_local(plugins: Plugins) -> None:
+    """Raise PluginError if a one-file plugin cannot be used."""
     local = [file.entry_point.file for file in plugins.files]
-    for record in plugins.records:
-        if record.id in loaded.config.plugins.require and record.status != "active":
-            if not any(problem.code == "E226" for problem in record.problems):  # of another version: reported above
-                path = ("plugins", "require", record.id)
-                message = f'plugin "{record.id}" ({record.source}) is required, and it is {record.status}'
-                problems.append(loaded.problem("E226", path, message, f"More:  esper plugins show {record.id}"))
-                problems += record.problems
-        elif record.origin in local and record.status in ("broken", "rejected"):
-            problems += record.problems
+    unusable = [record for record in plugins.records if record.status in ("broken", "rejected")]
+    problems = [problem for record in unusable if record.origin in local for problem in record.problems]
     if problems:
         raise PluginError(list(dict.fromkeys(problems)))
 
@@ -211,10 +203,10 @@ def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
     """Look up every name of a configuration among the loaded plugins, and validate all settings.
 
     Raises:
-        PluginError: A plugin that the configuration requires or uses is broken.
+        PluginError: A plugin that the configuration uses is broken.
         ConfigError: Names are unknown or settings invalid; has all problems, in the order of the file.
     """
-    _check_required(loaded, plugins)
+    _check_local(plugins)
     settings, problems = _plugin_settings(loaded, plugins)
     return _Resolver(loaded, plugins, [*_placed(loaded, plugins, "E208", "E227"), *problems]).resolve(settings)
 

@@ -51,14 +51,6 @@ StoreURL = Annotated[
     Described("a URL without a password, such as s3://bucket/prefix"),
 ]
 
-_VERSION = r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
-_CLAUSE = rf"([<>]=?\s*{_VERSION}|[=!]=\s*[0-9]+(\.[0-9]+)*\.\*|[=!]=\s*{_VERSION}|~=\s*[0-9]+\.{_VERSION})"
-Versions = Annotated[
-    str,
-    Field(pattern=rf"^\s*{_CLAUSE}(\s*,\s*{_CLAUSE})*\s*$", max_length=200),
-    Described("version specifiers as pip takes them, for example >=0.2,<0.3"),
-]
-
 
 class SlotConfig(Section):
     """One slot: its place in the host, and what may grow in it."""
@@ -96,10 +88,6 @@ class PluginsConfig(Section):
     """Which of the installed plugins take part."""
 
     disable: Names = Field(default=(), description="Ids of plugins to leave out.")
-    require: dict[Name, Versions] = Field(
-        default_factory=dict,
-        description='Ids of plugins that the run needs, with version specifiers: ">=0.2,<0.3".',
-    )
     local: Annotated[tuple[FilePath, ...], Field(strict=False)] = Field(
         default=(), description="One-file plugins: paths, relative to this file.", max_length=64
     )

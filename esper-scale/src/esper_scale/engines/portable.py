@@ -138,9 +138,7 @@ class PortableRun:
         sys.path.extend(path for path in (self.folder, *self.search_path) if path not in sys.path)
         loaded = parse_config(self.config.encode(), file="config.yaml")
         settings = loaded.config.plugins
-        plugins = load_plugins(
-            disable=settings.disable, require=settings.require, local=self.files, safe_mode=self.safe_mode
-        )
+        plugins = load_plugins(disable=settings.disable, local=self.files, safe_mode=self.safe_mode)
         return loaded, plugins
 
     def build(self, loaded: LoadedConfig, plugins: Plugins, data: PortableData) -> Recipe:

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from esper_blueprints.attention import Attention
@@ -13,6 +14,7 @@ from esper_blueprints.conv_heavy import ConvHeavy
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.depthwise_separable import DepthwiseSeparable
 from esper_blueprints.dilated import Dilated
+from esper_blueprints.dora import Dora
 from esper_blueprints.gated_mlp import GatedMlp
 from esper_blueprints.gru_mixer import GruMixer
 from esper_blueprints.ia3 import Ia3
@@ -207,6 +209,22 @@ def test_a_lora_is_scaled_by_its_rule_and_drops_inputs_in_training_alone(setting
     block = stirred(Lora(site, rank=4, dropout=0.5, **settings)).eval()
     assert torch.equal(block(inputs), scale * (inputs @ block.down.weight.T @ block.up.weight.T))
     assert not torch.equal(block.train()(inputs), block(inputs))
+
+
+def test_a_dora_gives_the_rows_of_a_changed_weight_their_learned_lengths():
+    layer, inputs = nn.Linear(8, 6), torch.randn(2, 5, 8)
+    layer.weight.data[3] = 0.0
+    block = Dora(Site("tokens", 6, (5,), inputs=8), rank=4, alpha=8.0)
+    assert torch.equal(block(inputs, layer, layer(inputs)), torch.zeros(2, 5, 6))
+    stirred(block)
+    with torch.no_grad():
+        changed = layer.weight + 2.0 * block.up.weight @ block.down.weight
+        lengths = layer.weight.norm(dim=1) + block.magnitude
+        expected = inputs @ (changed * (lengths / changed.norm(dim=1)).unsqueeze(1)).T + layer.bias
+        outputs = layer(inputs)
+        torch.testing.assert_close(outputs + block(inputs, layer, outputs), expected)
+    with pytest.raises(ValueError, match=r"DoRA grows beside a linear layer .* Received: Sequential"):
+        block(inputs, nn.Sequential(layer), outputs)
 
 
 @pytest.mark.parametrize("adapter", [Lora, BottleneckAdapter])

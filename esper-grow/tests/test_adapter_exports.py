@@ -1,15 +1,19 @@
 """Adapters are merged into the weight of a linear layer when a network is exported."""
 
 import copy
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_blueprints.dora import Dora
+from esper_core import EsperError
 from esper_core.growth.grafting import alike
 from esper_core.leyline import Blend
 from esper_grow import export
-from tests.support.adapters import TOKENS, Adapter, Bent, grow, host
+from tests.support.adapters import SPEC, TOKENS, Adapter, Bent, grow, host
 
 
 class Transposed(nn.Module):
@@ -56,6 +60,19 @@ def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(layer, block, blen
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     if merged:
         assert plain.state_dict().keys() == {name for name in before if "_esper" not in name}
+
+
+def test_an_adapter_that_reads_its_layer_is_merged_if_it_is_the_first():
+    for before in ([], [Adapter]):
+        model = host(nn.Linear(8, 6))
+        for block in before:
+            grow(model, block)
+        grow(model, partial(Dora, rank=2), spec=replace(SPEC, reads_layer=True))
+        if before:
+            with pytest.raises(EsperError, match="t/b in here computes with the weight of its layer"):
+                export(model)
+        else:
+            torch.testing.assert_close(export(model)(TOKENS), model(TOKENS))
 
 
 def test_a_tied_weight_and_what_acts_behind_another_block_are_not_merged(tmp_path):

@@ -52,7 +52,12 @@ def host(layer: nn.Module, **more: Any) -> Host:
     return graft(model, {"here": SlotPlace("layer", "tokens", stack=3)}, example=TOKENS)
 
 
-def grow(model: nn.Module, block: Callable[[Site], nn.Module] = Adapter, blend: Blend = Blend.ADD) -> Seed:
+def grow(
+    model: nn.Module,
+    block: Callable[[Site], nn.Module] = Adapter,
+    blend: Blend = Blend.ADD,
+    spec: BlueprintSpec = SPEC,
+) -> Seed:
     """Put a fossil with random weights into the slot."""
     number = len(slots_of(model).named("here").seeds)
-    return add_seed(model, "here", block, fossil=True, seed=number, noise=0.3, spec=SPEC, blueprint="t/b", blend=blend)
+    return add_seed(model, "here", block, fossil=True, seed=number, noise=0.3, spec=spec, blueprint="t/b", blend=blend)

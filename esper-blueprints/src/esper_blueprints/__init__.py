@@ -12,12 +12,13 @@
     LowRank             esper_blueprints.low_rank             a linear map of low rank           vectors, tokens
     GatedMlp            esper_blueprints.gated_mlp            products of two linear maps        vectors, tokens
     Lora                esper_blueprints.lora                 a linear map beside a layer        vectors, tokens
+    Dora                esper_blueprints.dora                 LoRA that scales rows, too         vectors, tokens
     BottleneckAdapter   esper_blueprints.bottleneck_adapter   a narrow MLP beside a layer        vectors, tokens
     Ia3                 esper_blueprints.ia3                  a factor for each feature          vectors, tokens
     Attention           esper_blueprints.attention            self-attention                     tokens
     GruMixer            esper_blueprints.gru_mixer            a GRU along the tokens             tokens
 
-Besides these, one file each: ``settings`` (of ``lora`` and ``bottleneck_adapter``), ``layers`` (what several of them
+Besides these, one file each: ``settings`` (of adapters), ``layers`` (what several of them
 use), ``informed`` (initial weights chosen from a batch) and ``plugin``, which registers the blueprints by name. Begin
 with ``conv_light``. Not here: what a blueprint is (``esper_core.BlueprintSpec``) and how it is checked (esper-testing).
 In a program, import a blueprint from its module; this package imports nothing by itself.

@@ -117,6 +117,18 @@ BLUEPRINTS: Final = {
             settings="esper_blueprints.settings:LoraSettings",
         ),
     ),
+    "dora": (
+        "dora:Dora",
+        _spec(
+            ("vector", "tokens"),
+            "{rank}*(i + c) + c",
+            "DoRA: LoRA that also changes how long the rows of a linear layer's weight are.",
+            traits=INFORMED,
+            adapts=True,
+            reads_layer=True,
+            settings="esper_blueprints.settings:LoraSettings",
+        ),
+    ),
     "bottleneck_adapter": (
         "bottleneck_adapter:BottleneckAdapter",
         _spec(

@@ -12,7 +12,7 @@ class Settings(BaseModel):
 
 
 class LoraSettings(Settings):
-    """Settings of ``lora``."""
+    """Settings of ``lora`` and ``dora``."""
 
     rank: int = Field(8, ge=1, description="Features between the two maps.")
     alpha: float | None = Field(

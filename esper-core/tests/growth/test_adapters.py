@@ -5,10 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, SlotPlace, graft
+from esper_core.fused.rows import NotFusedError
+from esper_core.fused.signatures import signature_of
 from esper_core.growth import Variety, slots_of
 from esper_core.growth.journal import Network
 from esper_core.growth.rebuilding import rebuild
-from esper_core.leyline import Action, GrowthError, Op
+from esper_core.growth.trials import audition
+from esper_core.leyline import Action, GrowthError, Op, Site
 from tests.support.adapters import SPEC, TOKENS, Adapter, grow, host
 from tests.support.core_worlds import make_garden
 
@@ -48,6 +51,26 @@ def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha):
         nn.functional.linear(hidden, model.layer.weight, model.layer.bias) + alpha * seed.block(hidden)
     )
     torch.testing.assert_close(model(TOKENS), expected)
+
+
+def test_an_adapter_that_reads_its_layer_gets_that_and_what_it_returned():
+    class Reader(Adapter):
+        def forward(self, inputs: Tensor, layer: nn.Linear, outputs: Tensor) -> Tensor:
+            return super().forward(inputs) + outputs @ layer.weight @ layer.weight.T
+
+    spec = BlueprintSpec("tokens", "2*(i + c)", starts_as_identity=True, adapts=True, reads_layer=True)
+    model = host(nn.Linear(8, 6))
+    first, reader = grow(model), grow(model, Reader, spec=spec)
+    hidden = model.first(TOKENS)
+    plain = model.layer.forward(hidden)  # without hooks: not what the first adapter made of it
+    changed = plain + first.block(hidden) + reader.block(hidden, model.layer, plain)
+    torch.testing.assert_close(model(TOKENS), model.last(changed))
+    variety = Variety("t/reader", spec, Reader)
+    problem = audition(variety, Site("tokens", 6, (5,), inputs=8), torch.device("cpu"))
+    assert problem is not None
+    assert problem.code == "E326"  # it is called with a layer, and what that returns is not zero
+    with pytest.raises(NotFusedError, match=r"reads the weights of its layer"):
+        signature_of(model)
 
 
 def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():

@@ -33,7 +33,7 @@ from esper_grow.peft_growth import forget_growth
 from esper_run.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.growth import Seed
 
@@ -105,8 +105,14 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     plain = copy.deepcopy(model)
     behind = Host(plain).slots.by_module
     for at, slot in behind.items():
-        while slot.fossils and _merged(plain, plain.get_submodule(at), slot.fossils[0]):
+        for place, seed in enumerate(slot.fossils):
+            # What reads the weight of its layer may not read that of another one merged into it.
+            if (place and seed.reads_layer) or not _merged(plain, plain.get_submodule(at), seed):
+                break
             del slot.seeds[0]
+        if reading := [seed.blueprint for seed in slot.seeds if seed.reads_layer]:
+            message = f"{reading[0]} in {slot.name} computes with the weight of its layer, and cannot be added to it"
+            raise _refusal(message, "esper_grow.save keeps the network as it is.")
     grown = {
         at: _traced_fossils(_Fossils(slot.fossils, slot.part), slot.name).train(slot.training)
         for at, slot in behind.items()
@@ -141,24 +147,29 @@ def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
         return False
     with torch.no_grad(), RandomStream(0, weight.device):
         block, plain = (copy.deepcopy(module).float().eval() for module in (seed.block, layer))
-        change = block(torch.eye(seed.site.inputs, device=weight.device)).T
+
+        def adapter(rows: Tensor) -> Tensor:
+            changes: Tensor = block(rows, plain, plain.forward(rows)) if seed.reads_layer else block(rows)
+            return changes
+
+        change = adapter(torch.eye(seed.site.inputs, device=weight.device)).T
         gain = seed.operator.get_parameter("gain").float() if seed.blend is Blend.RESIDUAL else 1.0
         for transposed in (False, True):  # as the Conv1D of transformers
             matrix = weight.float().T if transposed else weight.float()
-            if matrix.shape == change.shape and _is_linear(plain, matrix) and _is_linear(block, change):
+            if matrix.shape == change.shape and _is_linear(plain.forward, matrix) and _is_linear(adapter, change):
                 merged = matrix + gain * change
                 weight.copy_(merged.T if transposed else merged)
                 return True
     return False
 
 
-def _is_linear(module: nn.Module, matrix: Tensor) -> bool:
-    """Return whether a module multiplies any rows with a matrix, apart from a constant shift."""
+def _is_linear(function: Callable[[Tensor], Tensor], matrix: Tensor) -> bool:
+    """Return whether a function multiplies any rows with a matrix, apart from a constant shift."""
     rows = torch.randn(8, matrix.shape[1], device=matrix.device)
     try:
-        shift = module.forward(torch.zeros_like(rows))  # without its hooks
+        shift = function(torch.zeros_like(rows))
         sizes = (0.01, 1.0, 100.0)
-        return all(_are_close(module.forward(size * rows), size * rows @ matrix.T + shift) for size in sizes)
+        return all(_are_close(function(size * rows), size * rows @ matrix.T + shift) for size in sizes)
     except Exception:  # it takes something else than rows
         return False
 

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 
+from esper_blueprints.dora import Dora, weight_of
 from esper_blueprints.ia3 import Ia3
 from esper_blueprints.lora import Lora
 from esper_core.growth import Host, Variety, graft
@@ -60,11 +61,14 @@ _NEUTRAL: Final = frozenset(
             "target_modules",
             "task_type",
         ),
-        *("r", "lora_alpha", "rank_pattern", "alpha_pattern", "lora_dropout", "use_rslora", "feedforward_modules"),
+        *("r", "lora_alpha", "rank_pattern", "alpha_pattern", "lora_dropout", "use_rslora", "use_dora"),
+        "feedforward_modules",
         *("loftq_config", "eva_config", "init_ia3_weights"),
     }
 )
 """Settings of PEFT that are read, or that change no output of the adapters in a file."""
+
+_LENGTHS: Final = ".lora_magnitude_vector"
 
 _PLAIN_STARTS: Final = (None, True, False, "gaussian", "eva", "orthogonal")
 """Initialisations of LoRA that leave the weights of the base as they are."""
@@ -74,13 +78,14 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class _LoraWeights:
-    """One LoRA as PEFT stores it."""
+    """One LoRA as PEFT stores it; ``lengths`` are those that a DoRA has learned."""
 
     down: Tensor
     up: Tensor
     alpha: float
     rslora: bool
     dropout: float
+    lengths: Tensor | None = None
 
     @property
     def rank(self) -> int:
@@ -115,14 +120,15 @@ def save_adapters(model: nn.Module, folder: str | Path) -> None:
         _refuse_inexpressible(slot.name, slot.fossils, layers[at], of_part=slot.part is not None)
     names = {at: _name_in_peft(model, at) for at in grown}
     kinds = {type(seed.block) for slot in grown.values() for seed in slot.fossils}
-    config: dict[str, Any] = {"bias": "none"} if kinds == {Lora} else {"feedforward_modules": []}
-    if kinds == {Lora}:
-        weights = {names[at]: _joined(slot.name, slot.fossils) for at, slot in grown.items()}
-        config |= _lora_config(weights)
+    config: dict[str, Any] = {}
+    if kinds in ({Lora}, {Dora}):
+        weights = {names[at]: _joined(slot.name, slot.fossils, layers[at]) for at, slot in grown.items()}
+        config |= {"bias": "none", "use_dora": kinds == {Dora}, **_lora_config(weights)}
         tensors = {f"{name}.lora_A.weight": lora.down for name, lora in weights.items()}
         tensors |= {f"{name}.lora_B.weight": lora.up for name, lora in weights.items()}
+        tensors |= {name + _LENGTHS: lora.lengths for name, lora in weights.items() if lora.lengths is not None}
     elif kinds == {Ia3}:
-        config["peft_type"] = "IA3"
+        config |= {"peft_type": "IA3", "feedforward_modules": []}
         tensors = {f"{names[at]}.ia3_l": _factors(slot.fossils) for at, slot in grown.items()}
     else:
         listed = ", ".join(f"{seed.blueprint} in {slot.name}" for slot in grown.values() for seed in slot.fossils)
@@ -144,7 +150,7 @@ def save_adapters(model: nn.Module, folder: str | Path) -> None:
 
 
 def load_adapters(model: ModelT, folder: str | Path, *, example: Any = None) -> ModelT:
-    """Load a folder of PEFT, with LoRA or IA³, into a model as kept seeds, and return it.
+    """Load a folder of PEFT, with LoRA, DoRA or IA³, into a model as kept seeds, and return it.
 
     The model is the base, or has slots that keep nothing yet behind the layers that the folder names. A ``Gardener``
     without ``slots`` trains what was loaded, if its optimizer has it, and grows more beside it.
@@ -161,7 +167,8 @@ def load_adapters(model: ModelT, folder: str | Path, *, example: Any = None) -> 
     """
     folder = Path(folder)
     config, tensors = _read_config(folder / CONFIGURATION), _read_tensors(folder / TENSORS)
-    suffixes = (".ia3_l",) if config["peft_type"] == "IA3" else (".lora_A.weight", ".lora_B.weight")
+    lengths = (_LENGTHS,) if config["use_dora"] else ()
+    suffixes = (".ia3_l",) if config["peft_type"] == "IA3" else (".lora_A.weight", ".lora_B.weight", *lengths)
     blueprints = {
         name: "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, tensors[name + suffixes[0]], folder)
         for name in _modules(tensors, suffixes, folder)
@@ -200,6 +207,8 @@ def _plant(model: nn.Module, at: str, variety: Variety, tensors: Sequence[Tensor
             block = cast("Lora", seed.block)
             block.down.weight.copy_(tensors[0])
             block.up.weight.copy_(tensors[1])
+            if isinstance(block, Dora):
+                block.set_lengths(tensors[2], weight_of(model.get_submodule(at)))
     seed.stage, seed.kept = Stage.FOSSILISED, 0
     slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE
 
@@ -211,7 +220,7 @@ def _refuse_inexpressible(slot: str, fossils: Sequence[Seed], layer: nn.Module, 
     """Raise GrowthError (E337) if PEFT has no adapter that does what grew in a slot."""
     for seed in fossils:
         what = f"{seed.blueprint} in {slot}"
-        if type(seed.block) not in (Lora, Ia3):
+        if type(seed.block) not in (Lora, Dora, Ia3):
             msg = f"PEFT has no adapter that computes what {what} does"
             raise _inexpressible(msg)
         if seed.blend is not Blend.ADD:
@@ -220,12 +229,12 @@ def _refuse_inexpressible(slot: str, fossils: Sequence[Seed], layer: nn.Module, 
         if linear_shape(layer) is None or of_part:
             msg = f"PEFT adapts linear layers, and {what} is behind a {type(layer).__name__}"
             raise _inexpressible(msg)
-    if len(fossils) > 1 and any(isinstance(seed.block, Ia3) for seed in fossils):
-        msg = f"PEFT has one IA³ for a layer, and {slot} keeps {len(fossils)} seeds"
+    if len(fossils) > 1 and any(isinstance(seed.block, Dora | Ia3) for seed in fossils):
+        msg = f"PEFT has one DoRA or IA³ for a layer, and {slot} keeps {len(fossils)} seeds"
         raise _inexpressible(msg)
 
 
-def _joined(slot: str, fossils: Sequence[Seed]) -> _LoraWeights:
+def _joined(slot: str, fossils: Sequence[Seed], layer: nn.Module) -> _LoraWeights:
     """Return the LoRAs of a slot as one: the ranks are joined, and the scales of all but the first folded in."""
     blocks = [cast("Lora", seed.block) for seed in fossils]
     first, dropouts = blocks[0], [_dropout(block) for block in blocks]
@@ -233,7 +242,8 @@ def _joined(slot: str, fossils: Sequence[Seed]) -> _LoraWeights:
         msg = f"PEFT has one dropout for a layer, and {slot} has {', '.join(map(str, dropouts))}"
         raise _inexpressible(msg)
     if len(blocks) == 1:
-        return _LoraWeights(first.down.weight, first.up.weight, first.alpha, first.rslora, dropouts[0])
+        lengths = first.lengths(weight_of(layer)) if isinstance(first, Dora) else None
+        return _LoraWeights(first.down.weight, first.up.weight, first.alpha, first.rslora, dropouts[0], lengths)
     down = torch.cat([block.down.weight for block in blocks])
     up = torch.cat([block.up.weight * (block.scale / first.scale) for block in blocks], dim=1)
     return _LoraWeights(down, up, first.scale * len(down), rslora=False, dropout=dropouts[0])
@@ -305,7 +315,7 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise _unreadable(file, f"{type(error).__name__}: {error}") from error
     if kind not in ("LORA", "IA3"):
         raise _unknown(file, f"adapters of the kind {kind!r}")
-    config.setdefault("use_rslora", False)
+    config = {"use_rslora": False, "use_dora": False, **config}
     if config.get("init_lora_weights") not in _PLAIN_STARTS:
         raise _unknown(file, f"init_lora_weights={config['init_lora_weights']!r}, which changes the base")
     for name, value in config.items():
@@ -349,7 +359,7 @@ def _lora_of(config: Mapping[str, Any], name: str, down: Tensor, folder: Path) -
         raise _unreadable(file, f"{type(error).__name__}: {error}") from error
     settings = {"alpha": alpha if alpha != len(down) else None, "rslora": rslora or None, "dropout": dropout or None}
     more = "".join(f",{key}={value}" for key, value in settings.items() if value is not None)
-    return f"blueprints/lora(rank={len(down)}{more})"
+    return f"blueprints/{'dora' if config['use_dora'] else 'lora'}(rank={len(down)}{more})"
 
 
 def _matches(pattern: str, name: str, file: Path) -> bool:
@@ -367,10 +377,12 @@ def _refuse_other_model(model: nn.Module, layers: Mapping[str, Sequence[Tensor]]
     problems = []
     for name, tensors in layers.items():
         shape = linear_shape(modules[name]) if name in modules else None
-        expected = (tensors[0].shape[-1], len(tensors[-1])) if len(tensors) > 1 else (None, tensors[0].numel())
+        expected = (tensors[0].shape[-1], len(tensors[1])) if len(tensors) > 1 else (None, tensors[0].numel())
         if shape is None:
             linear = [other for other, module in modules.items() if linear_shape(module) is not None]
             problems.append(f"{name} is no linear layer of the model. {suggestion(name, linear)}")
+        elif len(tensors) > 2 and hasattr(modules[name], "base_layer"):
+            problems.append(f"{name} has adapters of PEFT, beside which DoRA cannot be")
         elif shape[1] != expected[1] or expected[0] not in (None, shape[0]):
             problems.append(
                 f"{name} maps {shape[0]} to {shape[1]} features, and the adapter {expected[0]} to {expected[1]}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import esper_grow as esper
+from esper_blueprints.dora import weight_of
 from esper_core import EsperError, SlotPlace, graft
 from esper_core.growth import Host, Variety
 from esper_core.leyline import Blend, Stage
@@ -59,6 +60,16 @@ def random_seeds(model: nn.Module) -> nn.Module:
     return model
 
 
+def set_lengths(model: nn.Module) -> None:
+    """Let what DoRA has learned be near to the lengths of the weights, as it is once it was trained."""
+    modules = dict(model.named_modules())
+    for name, parameter in model.named_parameters():
+        layer, part, _ = name.partition(".lora_magnitude_vector.")
+        if part:
+            lengths = weight_of(modules[layer].base_layer).norm(dim=1)
+            parameter.data = lengths * (0.6 + 0.8 * torch.rand(len(lengths)))
+
+
 LORA = {"r": 3, "lora_alpha": 7, "lora_dropout": 0.1, "init_lora_weights": False}
 FOLDERS = {
     "LoRA": (llama, "LoraConfig", {**LORA, "target_modules": ["q_proj", "down_proj"]}),
@@ -75,6 +86,13 @@ FOLDERS = {
     ),
     "Conv1D": (gpt2, "LoraConfig", {**LORA, "target_modules": ["c_attn"], "fan_in_fan_out": True}),
     "BERT": (bert, "LoraConfig", {**LORA, "target_modules": ["query", "intermediate.dense"]}),
+    "DoRA": (llama, "LoraConfig", {**LORA, "target_modules": ["q_proj", "down_proj"], "use_dora": True}),
+    "DoRA with biases": (bert, "LoraConfig", {**LORA, "target_modules": ["query"], "use_dora": True}),
+    "DoRA in Conv1D": (
+        gpt2,
+        "LoraConfig",
+        {**LORA, "target_modules": ["c_attn"], "fan_in_fan_out": True, "use_dora": True, "use_rslora": True},
+    ),
     "IA3": (llama, "IA3Config", {"target_modules": ["k_proj"], "feedforward_modules": [], "init_ia3_weights": False}),
 }
 
@@ -85,6 +103,7 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
     peft = pytest.importorskip("peft")
     build, config, settings = FOLDERS[kind]
     theirs = peft.get_peft_model(build(), getattr(peft, config)(**settings)).eval()
+    set_lengths(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
     model = load_adapters(build(), tmp_path / "theirs")
     expected = logits(theirs)
@@ -303,7 +322,8 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.
         (lambda: put(llama(), UP, "bottleneck_adapter"), "E337 .*bottleneck_adapter in model.*esper_grow.save"),
         (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
         (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers, .*LlamaMLP"),
-        (lambda: put(llama(), UP, "lora", "ia3"), "E337 PEFT has one IA³"),
+        (lambda: put(llama(), UP, "lora", "ia3"), "E337 PEFT has one DoRA or IA³"),
+        (lambda: put(llama(), UP, "dora", "dora"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "lora", "lora(dropout=0.1)"), "E337 PEFT has one dropout .*0.0, 0.1"),
     ],
 )
@@ -324,7 +344,7 @@ def edit(**settings: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (edit(use_dora=True), "E337 .*use_dora=True, which no blueprint"),
+        (edit(use_dora=True), "E337 .*the tensors .*lora_magnitude_vector"),
         (edit(modules_to_save=["score"]), "E337 .*modules_to_save"),
         (edit(init_lora_weights="pissa"), "E337 .*pissa.*changes the base"),
         (edit(peft_type="LOHA"), "E337 .*'LOHA'"),

@@ -48,11 +48,14 @@ def blueprint_checks(
     The block is built by ``factory(site)``; ``spec`` is what the blueprint is registered with. ``name`` is shown in
     results, and ``module`` is the factory's, where the factory does not know it.
     """
+    from esper_core.growth import Variety
     from esper_testing import blueprint_trials, blueprints
 
     name = name or _name_of(factory)
     module = module or getattr(factory, "__module__", None)
     yield Check(name, "is_well_declared", partial(blueprints.is_well_declared, name, spec))
+    if spec.reads_layer:
+        factory = Variety(name, spec, factory).build_alone
     yield from _each(name, [blueprints.imports_cleanly], {None: (module,)})
     cases = {kind: (factory, spec, kind) for kind in SITE_KINDS if kind in spec.kinds}
     yield from _each(name, (*blueprints.CHECKS, *blueprint_trials.CHECKS), cases)

@@ -209,7 +209,7 @@ class TinyHost(nn.Module):
         super().__init__()
         self.site = site
         width = math.prod(site.example_shape)
-        self.stem = nn.Sequential(
+        self.stem: nn.Module = nn.Sequential(
             nn.Flatten(), nn.Linear(width, width), nn.BatchNorm1d(width), nn.Unflatten(1, site.example_shape)
         )
         self.drop = nn.Dropout(0.2)
@@ -252,6 +252,9 @@ class HostWithSlot:
     def of(cls, factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> HostWithSlot:
         """Return a host in whose empty slot this blueprint can germinate."""
         host = tiny_host(kind)
+        if spec.reads_layer:
+            with seeded(0):
+                host.stem = nn.Linear(host.site.inputs, host.site.channels)
         graft(host, {SLOT: SlotPlace("stem", kind)}, example=tiny_batch(host.site)[0])
         settings = OptimizersConfig.model_validate({"seed": {"kind": "adam", "learning_rate": 0.003}}).seed
         keeper = OptimizerKeeper(host.parameters(), host_settings=settings, seed_settings=settings)

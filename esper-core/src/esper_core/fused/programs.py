@@ -192,7 +192,7 @@ class GuestSeats(nn.Module):
         self.runs: list[tuple[int, int, Guest | None, Any]] = []
         """Where runs of networks begin and end, with a guest of theirs and its stand-in if they have any here."""
 
-    def forward(self, hidden: Any, _: float, inputs: Any = None) -> Tensor:
+    def forward(self, hidden: Any, _: float, inputs: Any = None, *_layer: Any) -> Tensor:
         """Return what leaves the slot for every network."""
         # Also where nobody is a guest: sums over another layout would have other bits.
         stack = stack_of(hidden).contiguous()

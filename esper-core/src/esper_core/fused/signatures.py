@@ -79,6 +79,8 @@ def attributes_of(path: str, module: nn.Module) -> Hashable:
     if isinstance(module, Slot):
         return module.name, module.part is None
     if isinstance(module, Seed):
+        if module.reads_layer:
+            refuse(f"{module.title} reads the weights of its layer")
         return tuple(frozen(path, getattr(module, name)) for name in (*OF_SEEDS, "training"))
     attributes = dict(vars(module))
     for name in REGISTERED:

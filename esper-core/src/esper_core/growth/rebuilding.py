@@ -215,4 +215,4 @@ def implant(
         variety = next(variety for variety in varieties[growth.slot] if variety.id == growth.blueprint)
         block = plant(model, slot, variety, builder, growth.number, growth.blend)
         block.stage, block.kept = Stage.FOSSILISED, 0
-        slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE
+        slot.state = _state(slot, 0)

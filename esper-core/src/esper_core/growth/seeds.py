@@ -270,7 +270,7 @@ class Seed(nn.Module):
             identity = spec.starts_as_identity or not changes_at_birth(block, site)
         self.identity = identity
         self.block, self.operator = blended(block, blend, site, identity=identity)
-        self.adapts = spec.adapts
+        self.adapts, self.reads_layer = spec.adapts, spec.reads_layer
         self.blueprint = blueprint
         self.title = title or f'blueprint "{blueprint}"'
         self.version = spec.version
@@ -287,9 +287,13 @@ class Seed(nn.Module):
         self.kept: int | None = None
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
-    def forward(self, host: Tensor, alpha: float, inputs: Any = None) -> Tensor:
-        """Return what leaves the slot when the seed acts at strength ``alpha`` > 0; an adapter gets ``inputs``."""
-        outputs = in_shape(self.block(inputs if self.adapts else host), host)
+    def forward(self, host: Tensor, alpha: float, inputs: Any = None, *layer: Any) -> Tensor:
+        """Return what leaves the slot when the seed acts at strength ``alpha`` > 0.
+
+        An adapter gets ``inputs``; one that reads its layer gets that, too, and what it returned.
+        """
+        received = (inputs, *layer) if self.reads_layer else (inputs if self.adapts else host,)
+        outputs = in_shape(self.block(*received), host)
         if self.adapts:
             outputs = host + outputs
         blended: Tensor = self.operator(host, outputs.to(host.dtype), alpha)  # under autocast a block may change it
@@ -353,6 +357,22 @@ class Variety:
         """Return a new block, built while the process's state is guarded."""
         with self.guard():
             return self.factory(site)
+
+    def build_alone(self, site: Site) -> nn.Module:
+        """Return a new block to be called with inputs alone; if it reads its layer, there is one."""
+        block = self.build(site)
+        if self.spec.reads_layer:
+            layer: Any = nn.Linear(site.inputs, site.channels, bias=False)
+            # As a buffer of the block the weight goes where that goes, and is neither counted nor saved.
+            block.register_buffer("weight_of_trials", torch.ones_like(layer.weight), persistent=False)
+            del layer.weight
+
+            def with_layer(block: Any, args: Any) -> Any:
+                layer.weight = block.weight_of_trials
+                return args if args[1:] else (*args, layer, layer(*args))
+
+            block.register_forward_pre_hook(with_layer)
+        return block
 
     def guard(self) -> Guard:
         """Return a guard of the process's state around calls into its code."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
+from esper_core.growth import dry_runs
 from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seed_faults import SeedFault, describe_error
@@ -87,11 +88,11 @@ class Slot(nn.Module):
         if args is None:  # a module that calls each of its children calls its slot, too
             return module
         original = hidden = output if self.part is None else self.part.of(output)
-        inputs = args[0] if args else None
+        inputs, whole = (args[0] if args else None), hidden
         for seed in self.seeds:
             alpha = self.strength_of(seed)
             if alpha > 0.0:
-                hidden = self._blend(seed, hidden, inputs, alpha)
+                hidden = self._blend(seed, hidden, alpha, inputs, module, whole)
         if self._tapped is not None:
             leaf = hidden.detach().requires_grad_()
             self._tapped.append((leaf, inputs))
@@ -113,19 +114,19 @@ class Slot(nn.Module):
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
-    def _blend(self, seed: Seed, hidden: Tensor, inputs: Any, alpha: float) -> Tensor:
+    def _blend(self, seed: Seed, hidden: Tensor, alpha: float, *beside: Any) -> Tensor:
         if torch.compiler.is_compiling():  # a compiler compiles anew for each plain number, but not for a tensor
-            return self._run(seed, hidden, hidden.new_ones(()) * alpha, inputs)
+            return self._run(seed, hidden, hidden.new_ones(()) * alpha, *beside)
         faults: list[str] = []
         with self.entered(seed), Guard(seed.title, faults=faults):
-            outputs = self._run(seed, hidden, alpha, inputs)
+            outputs = self._run(seed, hidden, alpha, *beside)
         if faults:
             raise self._fault(seed, " and ".join(faults))
         return outputs
 
-    def _run(self, seed: Seed, hidden: Tensor, strength: Any, inputs: Any) -> Tensor:
+    def _run(self, seed: Seed, hidden: Tensor, strength: Any, *beside: Any) -> Tensor:
         try:
-            outputs: Tensor = seed(hidden, strength, inputs)
+            outputs: Tensor = seed(hidden, strength, *beside)
         except BaseException as error:
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
             if is_interrupt(error) or type(error).__module__ == checkpoint.__name__:
@@ -296,9 +297,7 @@ def host_parameters(model: nn.Module) -> list[nn.Parameter]:
         >>> len(host_parameters(nn.Linear(4, 4)))
         2
     """
-    slots = [module for module in model.modules() if isinstance(module, Slot)]
-    grown = {id(parameter) for slot in slots for parameter in slot.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in grown]
+    return list(dry_runs.host_parameters(model).values())
 
 
 def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:

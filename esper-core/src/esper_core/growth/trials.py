@@ -39,7 +39,7 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
     """Return the first thing that is wrong with ``variety`` at ``site``; None if it does what its spec says."""
     place = f"a {site.kind} of shape {site.example_shape}"
     with RandomStream(derive_seed(0, "audition", variety.id), device), torch.enable_grad():
-        built = attempt(lambda: variety.build(site))
+        built = attempt(lambda: variety.build_alone(site))
         if built.error is not None:
             return Problem("E321", f"{describe_error(built.error, variety.factory)} when it was built for {place}")
         block = built.value
@@ -187,7 +187,7 @@ def draws_of_variety(
 ) -> Draws:
     """Return when a block of the blueprint at ``site`` draws, tried on images in ``memory_format``."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
-        block = variety.build(site).to(device)
+        block = variety.build_alone(site).to(device)
         inputs = torch.randn(EXAMPLES, *variety.spec.input_shape(site), device=device)
         if site.kind == "image":
             inputs = inputs.contiguous(memory_format=memory_format)

@@ -78,6 +78,8 @@ class BlueprintSpec:
         adapts: whether it is an adapter, such as LoRA: a map of what the module before the slot gets, (…, inputs), that
             is added to what the module returns, (…, channels). It accepts vectors and tokens; a new one returns zeros,
             which counts as ``starts_as_identity``. In a model of half precision it has parameters of float32.
+        reads_layer: whether an adapter computes with the weights of its layer, as DoRA does. It is called as
+            ``forward(inputs, layer, outputs)``, with the module before the slot and what that returned.
         settings: the pydantic model of its settings, as a class or "module:Class". The factory gets them by keyword,
             and a slot gives them behind the name: ``lora(rank=8, alpha=16)``.
     """
@@ -89,6 +91,7 @@ class BlueprintSpec:
     traits: tuple[str, ...] = ()
     version: int = 1
     adapts: bool = False
+    reads_layer: bool = False
     settings: Any = None
 
     def __post_init__(self) -> None:

@@ -161,8 +161,8 @@ class Registry:
     def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
         """Return the components that a name or a glob matches: ``conv_*``, ``blueprints/*``; at least one.
 
-        A pattern with a slash is compared with full ids, any other with short names. Arguments and errors as for
-        ``find``.
+        A pattern with a slash is compared with full ids, any other with short names. Globs leave out blueprints that
+        read their layer: these take few modules, and no site says which. Arguments and errors as for ``find``.
         """
         if not _WILDCARDS & set(pattern):
             return (self.find(kind, pattern, context=context),)
@@ -171,6 +171,7 @@ class Registry:
             component.configured()
             for component in self.components(kind)
             if fnmatchcase(component.id if full else component.short, pattern)
+            and not getattr(component.spec, "reads_layer", False)
         ]
         if not components:
             self._check_withheld(kind, pattern, context)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from esper_blueprints.dora import Dora
 from esper_blueprints.lora import Lora
 from esper_core.growth import Example, Host, compare_losses, graft
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
@@ -454,7 +455,8 @@ class Placement:
         if not isinstance(lora, Lora):
             return None
         dropout = 0.0 if lora.dropout is None else lora.dropout.p
-        return {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
+        settings = {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
+        return settings | ({"use_dora": True} if isinstance(lora, Dora) else {})
 
     def _remarks(self, steps: int, wanted: int) -> Iterator[str]:
         if FEWEST_STEPS <= steps < min(wanted, STEPS // 2):

@@ -177,7 +177,7 @@ def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
 def _built(variety: Variety, site: Site) -> nn.Module | None:
     try:
         with RandomStream(RandomStream.derive_seed(0, "description")):
-            return variety.build(site).eval()
+            return variety.build_alone(site).eval()
     except Exception:  # a plugin's factory raises anything; its trial reports it
         return None
 

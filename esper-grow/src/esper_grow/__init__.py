@@ -5,7 +5,8 @@
 Each name is imported when it is first used.
 
 What is here:
-    adaptation: ``adapters``, which finds the layers that adapters grow beside, and ``disable_adapters``.
+    adaptation: ``adapters``, which finds the layers that adapters grow beside; ``name_adapters``, ``use_adapters`` and
+        ``disable_adapters``, which name them and switch them.
     command: the command ``esper probe``.
     exports: a grown network as a plain module, a program or an ONNX file.
     gardener: ``Gardener``, which grows a model in a loop of your own.

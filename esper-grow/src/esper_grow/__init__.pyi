@@ -1,4 +1,9 @@
-from .adaptation import adapters as adapters, disable_adapters as disable_adapters
+from .adaptation import (
+    adapters as adapters,
+    disable_adapters as disable_adapters,
+    name_adapters as name_adapters,
+    use_adapters as use_adapters,
+)
 from .exports import (
     export as export,
 )

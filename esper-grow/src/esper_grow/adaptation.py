@@ -1,20 +1,22 @@
-"""Adapters of a trained network: beside which layers they go, and how to do without them for a moment."""
+"""Adapters of a trained network: beside which layers they go, their names, and which of them act."""
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
 from esper_core.growth import Host
-from esper_core.leyline.errors import GraftError, GrowthError, Problem, nearest
+from esper_core.leyline.errors import GraftError, GrowthError, Problem, nearest, suggestion
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from esper_core.growth import Seed
 
 ALL, ATTENTION, MLP = "all-linear", "attention", "mlp"
 
@@ -88,15 +90,54 @@ def disable_adapters(model: nn.Module) -> Iterator[None]:
 
     Everything is disabled, not only adapters. Train or save the model outside of the block.
     """
-    alphas = [seed.alpha for slot in Host(model).slots.each() for seed in slot.seeds]
-    strengths = [alpha.value for alpha in alphas]
-    try:
-        for alpha in alphas:
-            alpha.value = 0.0
+    with ExitStack() as stack:
+        for slot in Host(model).slots.each():
+            for seed in slot.seeds:
+                stack.enter_context(slot.disabled(seed))
         yield
-    finally:
-        for alpha, strength in zip(alphas, strengths, strict=True):
-            alpha.value = strength
+
+
+def name_adapters(model: nn.Module, name: str) -> None:
+    """Give a name to the kept adapters that have none, so that others may share the base with them.
+
+    Adapters without a name are called "default", as in PEFT.
+
+    Raises:
+        GrowthError: None is without a name, or others have this one (E347).
+    """
+    by_name = _kept_by_name(model)
+    if name in by_name or "default" not in by_name:
+        message = f"these adapters cannot be called {name!r}"
+        hint = f"Name adapters that are kept and have no name, once. The model has: {', '.join(by_name) or 'none'}"
+        raise GrowthError(Problem("E347", message, hint=hint))
+    for seed in by_name["default"]:
+        seed.label = name
+
+
+def use_adapters(model: nn.Module, *names: str) -> None:
+    """Let the kept adapters of these names act, and no others. Without a name, none does.
+
+    Adapters that do not act are not trained either, and stay in what is saved. What grows later acts beside them.
+
+    Raises:
+        GrowthError: There are no adapters of a name (E347).
+    """
+    by_name = _kept_by_name(model)
+    for name in names:
+        if name not in by_name:
+            message = f'the model has no adapters called "{name}"'
+            raise GrowthError(Problem("E347", message, hint=suggestion(name, list(by_name))))
+    for name, seeds in by_name.items():
+        for seed in seeds:
+            seed.acts = name in names
+
+
+def _kept_by_name(model: nn.Module) -> dict[str, list[Seed]]:
+    by_name: dict[str, list[Seed]] = {}
+    for slot in Host(model).slots.each():
+        for seed in slot.fossils:
+            by_name.setdefault(seed.label, []).append(seed)
+    return by_name
 
 
 def linear_shape(layer: nn.Module) -> tuple[int, int] | None:

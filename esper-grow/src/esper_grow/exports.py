@@ -105,6 +105,8 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     plain = copy.deepcopy(model)
     behind = Host(plain).slots.by_module
     for at, slot in behind.items():
+        for seed in [seed for seed in slot.seeds if not seed.acts]:
+            del slot.seeds[list(slot.seeds).index(seed)]
         for place, seed in enumerate(slot.fossils):
             # What reads the weight of its layer may not read that of another one merged into it.
             if (place and seed.reads_layer) or not _merged(plain, plain.get_submodule(at), seed):

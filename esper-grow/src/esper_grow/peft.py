@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -36,7 +38,7 @@ from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from esper_core import BlueprintSpec
     from esper_core.growth import Seed
@@ -96,42 +98,47 @@ class _LoraWeights:
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
 
 
-def save_adapters(model: nn.Module, folder: str | Path) -> None:
-    """Save the adapters that grew in a model as a folder of PEFT; the base is not saved.
+def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = None) -> None:
+    """Save the kept adapters of a name, or those that act, as a folder of PEFT; the base is not saved.
 
     The folder fits the model without what grew, or the base of a PeftModel, whose own adapters are not saved. Several
     LoRAs at one place become one of their joint rank, up to rounding.
 
     Raises:
         GraftError: the model has no slots.
-        GrowthError: seeds are alive (E336), or nothing grew, or PEFT cannot express what grew (E337).
+        GrowthError: seeds are alive (E336), or nothing is to be saved, or PEFT cannot express what grew (E337).
         RunFolderError: the folder cannot be written.
     """
     host = Host(model)
     if living := [f"{seed.blueprint} in {slot.name}" for slot in host.slots.each() for seed in slot.nursery]:
         hint = "Keep or prune them first: close() of their Gardener prunes them."
         raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
-    grown = {at: slot for at, slot in host.slots.by_module.items() if slot.fossils}
+    slots = host.slots.by_module
+    chosen = {
+        at: [seed for seed in slot.fossils if (seed.acts if name is None else seed.label == name)]
+        for at, slot in slots.items()
+    }
+    grown = {at: seeds for at, seeds in chosen.items() if seeds}
     if not grown:
-        msg = "nothing grew in the model"
+        msg = "nothing grew in the model, or it does not act" if name is None else f"the model has no adapters {name!r}"
         raise _inexpressible(msg)
     layers = {at: model.get_submodule(at) for at in grown}
-    for at, slot in grown.items():
-        _refuse_inexpressible(slot.name, slot.fossils, layers[at], of_part=slot.part is not None)
+    for at, seeds in grown.items():
+        _refuse_inexpressible(slots[at].name, seeds, layers[at], of_part=slots[at].part is not None)
     names = {at: _name_in_peft(model, at) for at in grown}
-    kinds = {type(seed.block) for slot in grown.values() for seed in slot.fossils}
+    kinds = {type(seed.block) for seeds in grown.values() for seed in seeds}
     config: dict[str, Any] = {}
     if kinds in ({Lora}, {Dora}):
-        weights = {names[at]: _joined(slot.name, slot.fossils, layers[at]) for at, slot in grown.items()}
+        weights = {names[at]: _joined(slots[at].name, seeds, layers[at]) for at, seeds in grown.items()}
         config |= {"bias": "none", "use_dora": kinds == {Dora}, **_lora_config(weights)}
         tensors = {f"{name}.lora_A.weight": lora.down for name, lora in weights.items()}
         tensors |= {f"{name}.lora_B.weight": lora.up for name, lora in weights.items()}
         tensors |= {name + _LENGTHS: lora.lengths for name, lora in weights.items() if lora.lengths is not None}
     elif kinds == {Ia3}:
         config |= {"peft_type": "IA3", "feedforward_modules": []}
-        tensors = {f"{names[at]}.ia3_l": _factors(slot.fossils) for at, slot in grown.items()}
+        tensors = {f"{names[at]}.ia3_l": _factors(seeds) for at, seeds in grown.items()}
     else:
-        listed = ", ".join(f"{seed.blueprint} in {slot.name}" for slot in grown.values() for seed in slot.fossils)
+        listed = ", ".join(f"{seed.blueprint} in {slots[at].name}" for at, seeds in grown.items() for seed in seeds)
         msg = f"a folder of PEFT holds adapters of one kind, and the model has {listed}"
         raise _inexpressible(msg)
     config |= {
@@ -149,51 +156,75 @@ def save_adapters(model: nn.Module, folder: str | Path) -> None:
     write_json(folder / CONFIGURATION, config)
 
 
-def load_adapters(model: ModelT, folder: str | Path, *, example: Any = None) -> ModelT:
+def load_adapters(
+    model: ModelT, folder: str | Path | Mapping[str, str | Path], *, name: str = "default", example: Any = None
+) -> ModelT:
     """Load a folder of PEFT, with LoRA, DoRA or IA³, into a model as kept seeds, and return it.
 
-    The model is the base, or has slots that keep nothing yet behind the layers that the folder names. A ``Gardener``
-    without ``slots`` trains what was loaded, if its optimizer has it, and grows more beside it.
+    The model is the base, or has slots with room behind the layers that the folder names. A ``Gardener`` without
+    ``slots`` trains what was loaded, if its optimizer has it, and grows more beside it.
 
     Args:
         model: The base. It is grafted, unless it has slots.
-        folder: With ``adapter_config.json`` and ``adapter_model.safetensors``.
+        folder: With ``adapter_config.json`` and ``adapter_model.safetensors``. Or several, by the names that their
+            adapters get. ``use_adapters`` says which act: at first those of the first folder, if nothing has grown.
+        name: The name of the adapters of one folder.
         example: One batch of inputs, as ``graft`` takes it. Without it layers are taken to get tokens, which matters
             only for what grows there later.
 
     Raises:
         GraftError: a layer cannot have a slot.
-        GrowthError: a file is missing or damaged (E332), is of another model (E334), or has what Esper does not (E337).
+        GrowthError: a file is missing or damaged (E332), is of another model, or has a name that is there already
+            (E334), or has what Esper does not (E337).
     """
-    folder = Path(folder)
-    config, tensors = _read_config(folder / CONFIGURATION), _read_tensors(folder / TENSORS)
-    lengths = (_LENGTHS,) if config["use_dora"] else ()
-    suffixes = (".ia3_l",) if config["peft_type"] == "IA3" else (".lora_A.weight", ".lora_B.weight", *lengths)
-    blueprints = {
-        name: "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, tensors[name + suffixes[0]], folder)
-        for name in _modules(tensors, suffixes, folder)
-    }
+    folders = dict(folder) if isinstance(folder, Mapping) else {name: folder}
+    loaded = {label: _read_folder(Path(path)) for label, path in folders.items()}
     prefix = _PREFIX if hasattr(model, "peft_config") else ""
-    _refuse_other_model(
-        model, {prefix + name: [tensors[name + end] for end in suffixes] for name in blueprints}, folder
-    )
+    for label, layers in loaded.items():
+        by_place = {prefix + at: tensors for at, (_, tensors) in layers.items()}
+        _refuse_other_model(model, by_place, Path(folders[label]))
+    places = Counter(prefix + at for layers in loaded.values() for at in layers)
     host = Host(model)
     if not host.is_grafted:
-        graft(model, {prefix + name: SlotPlace(prefix + name, stack=2) for name in blueprints}, example=example)
+        graft(model, {at: SlotPlace(at, stack=count + 1) for at, count in places.items()}, example=example)
     slots = host.slots.by_module
-    if blocked := [name for name in blueprints if prefix + name not in slots or len(slots[prefix + name].seeds)]:
-        message = f"the model has slots, and none that is empty behind {', '.join(blocked[:3])}"
-        raise GrowthError(Problem("E334", message, hint="Load adapters into the plain model, before it is grafted."))
+    seeds = [seed for slot in slots.values() for seed in slot.seeds]
+    if blocked := [
+        at for at, count in places.items() if at not in slots or slots[at].limit < count + len(slots[at].seeds)
+    ]:
+        message = f"the model has slots, and none with room behind {', '.join(blocked[:3])}"
+        hint = "Load adapters into the plain model, before it is grafted; several folders at once, by name."
+        raise GrowthError(Problem("E334", message, hint=hint))
+    if taken := {seed.label for seed in seeds} & loaded.keys():
+        message = f"the model has adapters called {', '.join(sorted(taken))}"
+        raise GrowthError(Problem("E334", message, hint="Pass another name."))
     registry = load_plugins().registry
-    for name, blueprint in blueprints.items():
-        component = registry.find("blueprint", blueprint)
-        variety = Variety(component.id, cast("BlueprintSpec", component.spec), component.load(), component.title)
-        _plant(model, prefix + name, variety, [tensors[name + end] for end in suffixes])
+    for place, (label, layers) in enumerate(loaded.items()):
+        for at, (blueprint, tensors) in layers.items():
+            component = registry.find("blueprint", blueprint)
+            variety = Variety(component.id, cast("BlueprintSpec", component.spec), component.load(), component.title)
+            seed = _plant(model, prefix + at, variety, tensors)
+            seed.label, seed.acts = label, not seeds and place == 0
     keep_growth_with_adapters(model)
     return model
 
 
-def _plant(model: nn.Module, at: str, variety: Variety, tensors: Sequence[Tensor]) -> None:
+def _read_folder(folder: Path) -> dict[str, tuple[str, list[Tensor]]]:
+    """Return the blueprint of each adapted layer, and its tensors."""
+    config, tensors = _read_config(folder / CONFIGURATION), _read_tensors(folder / TENSORS)
+    lengths = (_LENGTHS,) if config["use_dora"] else ()
+    suffixes = (".ia3_l",) if config["peft_type"] == "IA3" else (".lora_A.weight", ".lora_B.weight", *lengths)
+    adapters = {}
+    for name in _modules(tensors, suffixes, folder):
+        of_layer = [tensors[name + suffix] for suffix in suffixes]
+        adapters[name] = (
+            "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, of_layer[0], folder),
+            of_layer,
+        )
+    return adapters
+
+
+def _plant(model: nn.Module, at: str, variety: Variety, tensors: Sequence[Tensor]) -> Seed:
     """Put a seed with these weights into the slot behind a linear layer, as if it had been kept there."""
     slot, shape = Host(model).slots.by_module[at], linear_shape(model.get_submodule(at))
     assert shape is not None
@@ -211,6 +242,7 @@ def _plant(model: nn.Module, at: str, variety: Variety, tensors: Sequence[Tensor
                 block.set_lengths(tensors[2], weight_of(model.get_submodule(at)))
     seed.stage, seed.kept = Stage.FOSSILISED, 0
     slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE
+    return seed
 
 
 # --- saving

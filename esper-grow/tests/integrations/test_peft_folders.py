@@ -300,6 +300,61 @@ def test_a_peft_model_is_a_host_whose_adapters_stay(tmp_path):
     assert alone.any()
 
 
+@pytest.mark.library("peft")
+def test_named_adapters_share_a_base_and_are_switched_and_saved_by_name(tmp_path):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(1)
+    for name, targets in (("first", ["up_proj", "q_proj"]), ("second", ["up_proj", "down_proj"])):
+        config = peft.LoraConfig(**{**LORA, "lora_dropout": 0.0}, target_modules=targets)
+        peft.get_peft_model(llama(), config).save_pretrained(tmp_path / name)
+    theirs = peft.PeftModel.from_pretrained(llama(), tmp_path / "first", "first").eval()
+    theirs.load_adapter(tmp_path / "second", "second")
+    model = load_adapters(llama(), {name: tmp_path / name for name in ("first", "second")})
+    expected = {}
+    for name in ("first", "second"):
+        theirs.set_adapter(name)
+        expected[name] = logits(theirs)
+    assert torch.equal(logits(model), expected["first"])
+    with pytest.raises(EsperError, match="E334 .*called first"):
+        load_adapters(model, tmp_path / "first", name="first")
+    with pytest.raises(EsperError, match=r'(?s)E347 .*called "secnd".*Did you mean "second"'):
+        esper.use_adapters(model, "secnd")
+    esper.use_adapters(model, "second")
+    assert torch.equal(logits(model), expected["second"])
+    torch.testing.assert_close(logits(esper.export(model)), expected["second"])
+    save_adapters(model, tmp_path / "saved", name="first")
+    assert torch.equal(logits(load_adapters(llama(), tmp_path / "saved")), expected["first"])
+    esper.use_adapters(model)
+    assert torch.equal(logits(model), logits(llama()))
+    grow_more(model)
+    assert not torch.equal(logits(model), logits(llama()))
+    esper.name_adapters(model, "third")
+    esper.save(model, tmp_path / "whole")
+    again = esper.load(llama(), tmp_path / "whole")
+    assert torch.equal(logits(again), logits(model))
+    esper.use_adapters(again, "second")
+    assert torch.equal(logits(again), expected["second"])
+    with pytest.raises(EsperError, match=r"(?s)E347 .*The model has: first, second, third"):
+        esper.name_adapters(model, "fourth")
+
+
+def grow_more(model: Any) -> None:
+    """Grow an adapter beside others, which do not act."""
+    plan = planned(UP, blueprint="lora(rank=4)", keep=2)
+    factory, held_out = partial(torch.optim.AdamW, lr=2e-2), [rows()]
+    with esper.Gardener(
+        model.requires_grad_(requires_grad=False), factory, loss=next_words, validation=held_out, **plan
+    ) as gardener:
+        for _ in range(5):
+            data = rows()
+            gardener.optimizer.zero_grad()
+            if (loss := next_words(model, data).mean()).requires_grad:
+                loss.backward()
+            gardener.optimizer.step()
+            gardener.step(data)
+            gardener.tend()
+
+
 # --- what is refused
 
 
@@ -374,5 +429,5 @@ def test_a_folder_for_another_model_is_refused(tmp_path):
     wide.model["layers"][0]["mlp"]["up_proj"] = nn.Linear(20, 32)
     with pytest.raises(EsperError, match=r"(?s)E334 .*maps 20 to 32 features, and the adapter 16 to 32"):
         load_adapters(wide, tmp_path)
-    with pytest.raises(EsperError, match="E334 the model has slots, and none that is empty"):
+    with pytest.raises(EsperError, match="E334 the model has slots, and none with room"):
         load_adapters(graft(llama(), ["model.layers.1.mlp.up_proj"]), tmp_path)

@@ -183,7 +183,7 @@ class StandIn:
 class GuestSeats(nn.Module):
     """Stands behind a slot for the guests of all networks of a pass, as a seed that always acts."""
 
-    number, stage, presence, alpha = -1, Stage.FOSSILISED, Presence.ACTING, Alpha(1.0)
+    number, stage, presence, alpha, acts = -1, Stage.FOSSILISED, Presence.ACTING, Alpha(1.0), True
     title = blueprint = "guest"
     block = None
 

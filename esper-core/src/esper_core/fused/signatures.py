@@ -18,7 +18,7 @@ from esper_core.growth import Alpha, Seed, Slot, plain_class
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha")
+OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha", "acts")
 """Attributes of a fossilised seed that say what it computes; the others say where it came from."""
 
 REGISTERED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")

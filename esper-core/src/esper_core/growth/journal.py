@@ -20,7 +20,7 @@ from torch import Tensor
 
 from esper_core.growth.dry_runs import HOME
 from esper_core.growth.examples import OutputPart  # noqa: TC001  pydantic reads it
-from esper_core.growth.seeds import Alpha, Presence
+from esper_core.growth.seeds import LABEL, Alpha, Presence
 from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers, slots_of
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
@@ -92,6 +92,7 @@ class Growth:
         target, speed, curve: its schedule, as planned at germination.
         presence: how it takes part in the host's pass; a branch is not saved, and starts again from the host.
         inputs: of an adapter, the features that it gets.
+        label, acts: the name of the adapters that it belongs to, and whether these are on.
     """
 
     __pydantic_config__ = RECORD
@@ -115,6 +116,8 @@ class Growth:
     kept: Count | None
     parameters: Count
     inputs: Count | None = None
+    label: str = LABEL
+    acts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +333,8 @@ def _growth(slot: Slot, seed: Seed) -> Growth:
         kept=seed.kept,
         parameters=seed.parameter_count,
         inputs=seed.site.inputs if seed.adapts else None,
+        label=seed.label,
+        acts=seed.acts,
     )
 
 
@@ -340,7 +345,7 @@ def _name(dtype: torch.dtype) -> Any:
 def resume(seed: Seed, growth: Growth) -> None:
     """Set the stage and the alpha of a seed to those of the journal."""
     ramp = growth.ramp
-    seed.stage = growth.stage
+    seed.stage, seed.label, seed.acts = growth.stage, growth.label, growth.acts
     seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done, ramp.curve)
 
 

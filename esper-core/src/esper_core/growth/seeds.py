@@ -108,6 +108,9 @@ class Alpha:
         return self.done < self.ticks
 
 
+LABEL: Final = "default"
+"""What adapters are called until they get a name, as in PEFT."""
+
 NOTICEABLE: Final = 1e-3
 """A newborn block is eased if it changes its input by more than this share."""
 
@@ -281,6 +284,8 @@ class Seed(nn.Module):
         self.stage = Stage.GERMINATED
         self.alpha = Alpha()
         self.presence = Presence.ACTING
+        self.label, self.acts = LABEL, True
+        """The name of the adapters that it belongs to, which share a base with others, and whether these are on."""
         self.in_set = False
         """Whether it shares its branch with other seeds; the garden's own rules then decide, and no action does."""
         self.born: int | None = None

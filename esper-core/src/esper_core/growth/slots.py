@@ -73,7 +73,6 @@ class Slot(nn.Module):
         """In the order in which they act."""
         self.tried: tuple[int, ...] = ()
         """Numbers of the incubating seeds that act at the target of their alpha for now; seeds would be submodules."""
-        self._disabled: tuple[int, ...] = ()
         self._tapped: list[tuple[Tensor, Any]] | None = None
         self.entered: Callable[[Seed], AbstractContextManager[object]] = nullcontext
         """Called where the code of a seed begins to run; an engine notes there which seed that is."""
@@ -107,7 +106,7 @@ class Slot(nn.Module):
 
     def strength_of(self, seed: Seed) -> float:
         """Return how strongly a seed of this slot acts now."""
-        if self._disabled != () and seed.number in self._disabled:
+        if not seed.acts:
             return 0.0
         tried = self.tried != () and seed.number in self.tried  # in this order: compilers guard what is read
         if tried and seed.stage in INCUBATING:
@@ -161,12 +160,12 @@ class Slot(nn.Module):
 
     @contextmanager
     def disabled(self, seed: Seed) -> Iterator[None]:
-        """Let a living seed not act in the ``with`` block."""
-        before, self._disabled = self._disabled, (*self._disabled, seed.number)
+        """Let a seed not act in the ``with`` block."""
+        before, seed.acts = seed.acts, False
         try:
             yield
         finally:
-            self._disabled = before
+            seed.acts = before
 
     @contextmanager
     def tapped(self) -> Iterator[list[tuple[Tensor, Any]]]:

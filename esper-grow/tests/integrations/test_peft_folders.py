@@ -315,7 +315,7 @@ def test_named_adapters_share_a_base_and_are_switched_and_saved_by_name(tmp_path
         theirs.set_adapter(name)
         expected[name] = logits(theirs)
     assert torch.equal(logits(model), expected["first"])
-    with pytest.raises(EsperError, match="E334 .*called first"):
+    with pytest.raises(EsperError, match=r"E334 .*called first"):
         load_adapters(model, tmp_path / "first", name="first")
     with pytest.raises(EsperError, match=r'(?s)E347 .*called "secnd".*Did you mean "second"'):
         esper.use_adapters(model, "secnd")

@@ -51,13 +51,21 @@ class Forecast:
 
         It is None if the gain is unknown, and -inf if a loss was not finite, or there was one example only.
         """
-        return self._beyond_price(seed, -self.settings.caution)
+        return None if seed.gain is None else self.interval(seed)[0]
 
     def interval(self, seed: SeedSignals) -> tuple[float, float, float]:
-        """Return lower bound, mean and upper bound of the gain beyond the price; −∞ for a loss that is not finite."""
-        bounds = (self._beyond_price(seed, errors * self.settings.caution) for errors in (-1, 0, 1))
-        lower, mean, upper = (-math.inf if bound is None else bound for bound in bounds)
-        return lower, mean, upper
+        """Return lower bound, mean and upper bound of the gain beyond the price.
+
+        All are −∞ for a loss that is not finite. A gain that is unknown may have any value.
+        """
+        if seed.gain is None:
+            return -math.inf, -math.inf, math.inf
+        mean, error = seed.gain.mean, self.settings.caution * seed.gain.standard_error
+        return (
+            self._beyond_price(seed, mean - error),
+            self._beyond_price(seed, mean),
+            self._beyond_price(seed, mean + error),
+        )
 
     def gain(self, seed: SeedSignals) -> float:
         """Return the mean gain of the latest step; −∞ if it is unknown."""
@@ -72,10 +80,7 @@ class Forecast:
         """Return the mean gain of the latest step beyond the price; −∞ if it is unknown."""
         return self.gain(seed) - (seed.price or 0.0)
 
-    def _beyond_price(self, seed: SeedSignals, errors: float) -> float | None:
-        if seed.gain is None:
-            return None
-        gain = seed.gain.mean + errors * seed.gain.standard_error
+    def _beyond_price(self, seed: SeedSignals, gain: float) -> float:
         if not math.isfinite(gain):
             return -math.inf
         rises = seed.stage in INCUBATING and gain > 0

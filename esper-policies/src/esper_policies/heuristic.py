@@ -366,7 +366,8 @@ class Memory:
             recent = life.gains[-max(FIRST_LOOK, math.ceil(len(life.gains) / 3)) :]
             lasting = replace(seed, gain=replace(seed.gain, mean=fmean(recent)))
             life.lower, life.mean, life.upper = forecast.interval(lasting)
-            life.hopes = [*life.hopes, forecast.interval(seed)[2]][-forecast.looks :]
+            if seed.stage not in INCUBATING:
+                life.hopes = [*life.hopes, forecast.interval(seed)[2]][-forecast.looks :]
 
     def _forget_gone(self, slot: SlotSignals, *, outdone: bool) -> None:
         """Forget seeds that are gone: fossilised, dropped for a better one, or failed.

@@ -45,6 +45,14 @@ def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were():
     assert len(slots_of(grown.model).named("stem").seeds) == 0
 
 
+def test_what_the_policy_concludes_is_reported_once_nothing_lives():
+    loop = make_loop().tended({0: Action(Op.GERMINATE, "stem", "test/local-conv"), 2: Action(Op.PRUNE, "stem")})
+    loop.policy.conclusions = lambda: ["nothing pays: all candidates were tried"]
+    reports = loop.epochs(4)
+    assert [bool(report.concluded) for report in reports] == [True, False, False, True]
+    assert str(reports[-1]).endswith("policy: nothing pays: all candidates were tried")
+
+
 def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
     plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 1: Action(Op.ADVANCE, "stem")}
     loop = make_loop().tended(plan, steps=2)

@@ -23,7 +23,7 @@ from .grafting import (
     ungraft as ungraft,
 )
 from .hosts import Host as Host
-from .incubation import Branch as Branch, summed as summed
+from .incubation import Branch as Branch
 from .journal import (
     Growth as Growth,
     Network as Network,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     """Runs the model on its part of a batch, and returns its part of the mean loss."""
 
 
-def summed(losses: Sequence[Tensor]) -> Tensor:
+def _summed(losses: Sequence[Tensor]) -> Tensor:
     """Return the loss of a batch, given those of its parts."""
     return losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
 
@@ -148,7 +148,7 @@ class Shadow(Incubation):
         self._keeper.step_seed(self.number, gradients, self._scaler)
         if self.after_step is not None:
             self.after_step()
-        self._losses.append(summed(losses))
+        self._losses.append(_summed(losses))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -233,7 +233,7 @@ class Branch(Incubation):
             self._keeper.zero_grad()
             if self.after_step is not None:
                 self.after_step()
-        self._losses.append(summed(losses))
+        self._losses.append(_summed(losses))
 
     @staticmethod
     def step_several(

@@ -46,7 +46,6 @@ from esper_core.growth import (
     device_of,
     encode_state,
     remove_folders,
-    summed,
 )
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Cause, Reason
@@ -277,7 +276,8 @@ class GrowingNetwork:
         """Compute the gradients of one batch, in which these seeds act, and return its mean loss."""
         # At the beginning of each attempt, since one that failed leaves gradients behind.
         self.keeper.zero_grad()
-        return summed([self._forward_backward(partial(loss, model), blended) for loss in losses])
+        parts = [self._forward_backward(partial(loss, model), blended) for loss in losses]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
     def _forward_backward(self, compute: Callable[[], Tensor], blended: Sequence[int]) -> Tensor:
         with self._drawing(Draws.FORWARD):

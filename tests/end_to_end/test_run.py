@@ -16,7 +16,7 @@ from tests.end_to_end.conftest import SMALL, add_plugin
 NOTHING_PAYS = """policy: heuristic
 growth: {gates: "off", price: 10.0}
 environments: 2
-episode: {steps: 15, batches: 1, batch_size: 20}
+episode: {steps: 15, batches: 4, batch_size: 50}
 """
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from esper_core.fused import HostTensors, Program, Stacks, why_different
+from esper_core.fused import HostTensors, Program, Stacks, Training, why_different
 from esper_core.leyline import DataShape
 from esper_tasks.hosts import Mlp, PointwiseMlp, TokenMlp, cnn1d
 from tests.support.core_worlds import Net
@@ -83,13 +83,15 @@ def make(name: str, count: int, examples: int = 10) -> tuple[list[nn.Module], Te
 def compute(networks: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[list[Tensor]]:
     """Return, for each network, loss, gradients and buffers of a training pass, and outputs in evaluation."""
     program, tensors = Program(networks[0]), [HostTensors.of(network) for network in networks]
-    passed = program.train(tensors, inputs, targets, losses)
+    training = Training(program, tensors)
+    training.compute(inputs, targets, losses)
+    again = training.compute(inputs, targets, losses)
     with torch.inference_mode():
-        outputs = program.outputs(Stacks.of(tensors), inputs[:1].expand(len(networks), *inputs.shape[1:]))
-    rows = [
-        [result.loss, *result.gradients, *result.after, output] for result, output in zip(passed, outputs, strict=True)
-    ]
-    return [[tensor for tensor in row if tensor is not None] for row in rows]
+        (outputs,) = program.outputs(Stacks.of(tensors), inputs[:1].expand(len(networks), *inputs.shape[1:]))
+    (block,) = training.blocks
+    gradients = block.layout.views(block.gradients)[: len(block.leaves)]
+    stacks = [again, *gradients, *block.after, outputs]
+    return [list(of_network) for of_network in zip(*stacks, strict=True)]
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -115,7 +117,7 @@ def test_a_group_computes_what_its_networks_compute_one_after_another(name: str)
     for network, batch, target, row in zip(networks, inputs, targets, compute(networks, inputs, targets), strict=True):
         loss = losses(network.train()(batch), target).mean()
         gradients = torch.autograd.grad(loss, list(network.parameters()))
-        after = [buffer.clone() for buffer in network.buffers()]
+        after = [buffer.clone() for buffer in HostTensors.of(network).buffers]
         expected = [loss.detach(), *gradients, *after]
         for tensor, other in zip(row, expected, strict=False):
             torch.testing.assert_close(tensor, other.to(tensor.dtype), rtol=1e-5, atol=1e-6)

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, SlotPlace, graft
+from esper_core.fused.networks import signature_of
 from esper_core.fused.rows import NotFusedError
-from esper_core.fused.signatures import signature_of
 from esper_core.growth import Variety, slots_of
 from esper_core.growth.journal import Network
 from esper_core.growth.rebuilding import rebuild

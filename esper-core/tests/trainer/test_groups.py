@@ -13,6 +13,7 @@ from esper_core.growth import Branch, Draws
 from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.group_steps import JointTraining
 from esper_core.trainer.pool import Pool
 from tests.support.core_worlds import (
     ADVANCE,
@@ -183,7 +184,7 @@ def test_seeds_on_branches_are_trained_with_their_hosts(monkeypatch: pytest.Monk
 
 
 def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    train, train_alone, alone = Program.train, Branch.train, []
+    train, train_alone, alone = JointTraining.train, Branch.train, []
 
     def trained(*, harm: str) -> list[dict[str, Tensor]]:
         """Train three networks with a seed each, of which that in the second one fails or has no numbers."""
@@ -192,12 +193,11 @@ def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.M
         pool.apply([PLANT_FIRST] * 3, 0)
         victim = pool.environments[1].garden.living_seeds()[0]
 
-        def fail(program: Program, networks: Any, *others: Any) -> Any:
-            if harm == "error" and any(
-                network.guest is not None and network.guest.seed is victim for network in networks
-            ):
-                raise ValueError("of this seed")
-            return train(program, networks, *others)
+        def fail(training: JointTraining, *batch: Tensor) -> Exception | None:
+            guests = [member.network.guest for member in training.members]
+            if harm == "error" and any(guest is not None and guest.seed is victim for guest in guests):
+                return ValueError("of this seed")
+            return train(training, *batch)
 
         def train_one(branch: Branch, *parts: Any) -> None:
             alone.append(harm)
@@ -205,7 +205,7 @@ def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.M
 
         if harm == "NaN":
             next(victim.parameters()).data.fill_(torch.nan)
-        monkeypatch.setattr(Program, "train", fail)
+        monkeypatch.setattr(JointTraining, "train", fail)
         monkeypatch.setattr(Branch, "train", train_one)
         pool.train(0)
         states = [environment.garden.state_dict().tensors for environment in pool.environments]
@@ -257,7 +257,7 @@ def test_a_seed_that_fails_in_evaluation_leaves_its_host_equal_to_its_twin(monke
 
 
 def test_a_network_that_fails_in_a_group_leaves_the_others_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, train = fused(), Program.train
+    recipe, train = fused(), JointTraining.train
 
     def trained(seed: int | None) -> list[dict[str, Tensor]]:
         """Train three networks for a step, in which the one of this RNG seed makes each program fail."""
@@ -265,12 +265,12 @@ def test_a_network_that_fails_in_a_group_leaves_the_others_their_results(monkeyp
         pool.reset(0, 3)
         weights = [next(e.model.parameters()) for e in pool.environments if e.seed == seed]
 
-        def fail(program: Program, networks: Any, *others: Any) -> Any:
-            if any(network.trained[0] is weight for network in networks for weight in weights):
-                raise ValueError("of this network")
-            return train(program, networks, *others)
+        def fail(training: JointTraining, *batch: Tensor) -> Exception | None:
+            if any(member.network.trained[0] is weight for member in training.members for weight in weights):
+                return ValueError("of this network")
+            return train(training, *batch)
 
-        monkeypatch.setattr(Program, "train", fail)
+        monkeypatch.setattr(JointTraining, "train", fail)
         pool.train(0)
         return [numbers(environment.model) for environment in pool.environments]
 

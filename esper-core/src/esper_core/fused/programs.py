@@ -1,12 +1,10 @@
 """Programs: outputs, losses and gradients of several networks in one pass.
 
 A ``Program`` is made once for a structure. It has a copy of the host, the stand-in, whose parameters and buffers are
-only places: in a pass it has the tensors of several networks there, stacked. The networks keep tensors of their own,
-which optimizers, snapshots, branches and checkpoints may exchange between any two batches. To copy those of small
-networks together takes a few per cent of a batch, and one that joins or leaves a group costs nothing.
+only places: in a pass it has the tensors of several networks there, stacked. ``Training`` keeps them so from batch to
+batch, and calls the code of the host in the first one alone.
 
-A network may have a ``Guest``: a seed that acts on it and not on the others, because it is trained on a branch. Behind
-each slot a pass parts into runs of networks with guests of one kind, and comes together again.
+Behind each slot a pass parts into runs of networks with guests of one kind, and comes together again.
 
 Equal classes and shapes do not mean equal functions, so ``why_different`` compares values before one is trusted.
 """
@@ -21,117 +19,23 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
+from esper_core.fused.blocks import Block, Updates
+from esper_core.fused.networks import Guest, HostTensors, host_modules, signature_of
 from esper_core.fused.rows import NotFusedError, Rows, refuse, stack_of
-from esper_core.fused.signatures import host_modules, signature_of
+from esper_core.fused.tapes import Tape
 from esper_core.growth import Alpha, KeptBuffers, Presence, Slot
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-    from esper_core.growth import Seed
+    from esper_core.fused.blocks import TrainingState
 
     Losses = Callable[[Tensor, Tensor], Tensor]
     """Computes one number for each example, from outputs and targets."""
 
 TOLERANCE: Final = 1e-3
 """Largest difference, as a share of the largest number. Another order of sums gives about 1e-6; another function, 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostTensors:
-    """The tensors of one network, without those of living seeds: each once, in the order of its modules.
-
-    ``guest`` is the seed that acts on it, if one does.
-    """
-
-    trained: Sequence[Tensor]
-    frozen: Sequence[Tensor]
-    buffers: Sequence[Tensor]
-    guest: Guest | None = None
-
-    @classmethod
-    def of(cls, model: nn.Module) -> HostTensors:
-        """Return the tensors of a network, or of a seed, as they are registered now."""
-        modules = [module for _, module in host_modules(model)]
-        parameters = list(
-            dict.fromkeys(parameter for module in modules for parameter in module.parameters(recurse=False))
-        )
-        buffers = {id(buffer): buffer for module in modules for buffer in module.buffers(recurse=False)}
-        return cls(
-            [parameter for parameter in parameters if parameter.requires_grad],
-            [parameter for parameter in parameters if not parameter.requires_grad],
-            list(buffers.values()),
-        )
-
-    @property
-    def parameter_count(self) -> int:
-        """How many numbers its parameters have."""
-        return sum(parameter.numel() for parameter in (*self.trained, *self.frozen))
-
-    def every(self) -> list[Tensor]:
-        """Return all of them, without those of the guest."""
-        return [*self.trained, *self.frozen, *self.buffers]
-
-    def replaced(self, tensors: Mapping[int, Tensor]) -> HostTensors:
-        """Return these tensors with others in the places of some, given by their identities."""
-        trained, frozen, buffers = (
-            [tensors.get(id(tensor), tensor) for tensor in part] for part in (self.trained, self.frozen, self.buffers)
-        )
-        return HostTensors(trained, frozen, buffers)
-
-    def with_guest(self) -> tuple[HostTensors, ...]:
-        """Return the tensors of the network, and those of its guest."""
-        return (self,) if self.guest is None else (self, self.guest.tensors)
-
-
-@dataclass(frozen=True, slots=True)
-class Guest:
-    """A seed that acts at a constant strength on one network of a pass.
-
-    Attributes:
-        kind: What guests that are computed at once have in common.
-    """
-
-    kind: Hashable
-    slot: Slot
-    seed: Seed
-    strength: float
-    tensors: HostTensors
-
-    @classmethod
-    def of(cls, slot: Slot, seed: Seed, strength: float) -> Guest:
-        """Return a seed as a guest; NotFusedError if it has something that several cannot share."""
-        return cls((slot.name, strength, signature_of(seed)), slot, seed, strength, HostTensors.of(seed))
-
-    def replaced(self, tensors: Mapping[int, Tensor]) -> Guest:
-        """Return the guest with other tensors in the places of some, given by their identities."""
-        return replace(self, tensors=self.tensors.replaced(tensors))
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training pass computed for one network, which is not changed yet.
-
-    Attributes:
-        loss: The mean loss, detached.
-        gradients: Of each trained parameter of the network, then of its guest; None: the loss does not depend on it.
-        after: Each buffer of the network, then of its guest, after the pass.
-    """
-
-    loss: Tensor
-    gradients: list[Tensor | None]
-    after: list[Tensor]
-
-    def hand_out(self, network: HostTensors, parameters: Sequence[Tensor] | None = None) -> None:
-        """Give a network its gradients and its buffers; ``parameters`` stand in for those that it trains."""
-        parts = network.with_guest()
-        trained = [parameter for part in parts for parameter in part.trained] if parameters is None else parameters
-        for parameter, gradient in zip(trained, self.gradients, strict=True):
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, after in zip((buffer for part in parts for buffer in part.buffers), self.after, strict=True):
-                buffer.copy_(after)
 
 
 def bare_copy(model: nn.Module, tensors: dict[int, Any] | None = None, keep: nn.Module | None = None) -> nn.Module:
@@ -218,34 +122,40 @@ class Run:
     start: int
     end: int
     guest: Guest | None
-    stacks: Sequence[Tensor]
+    stacks: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """Copies of the tensors of several networks, stacked; those that are trained require gradients."""
+    """The tensors of several networks, stacked."""
 
     networks: Sequence[Tensor]
     runs: Sequence[Run]
 
     @classmethod
     def of(cls, networks: Sequence[HostTensors]) -> Stacks:
-        """Stack networks; those with guests of one kind follow one another."""
-        runs: list[Run] = []
-        for _, group in groupby(networks, lambda network: None if network.guest is None else network.guest.kind):
-            members, start = list(group), runs[-1].end if runs else 0
-            guests = [member.guest.tensors for member in members if member.guest is not None]
-            runs.append(Run(start, start + len(members), members[0].guest, stacked(guests) if guests else ()))
+        """Stack copies of networks; those with guests of one kind follow one another."""
+        guests = [network.guest.tensors for network in networks if network.guest is not None]
+        first, runs = len(networks) - len(guests), []
+        for run in runs_of(networks):
+            of_run = [] if run.guest is None else guests[run.start - first : run.end - first]
+            runs.append(replace(run, stacks=stacked(of_run)))
         return cls(stacked(networks), runs)
+
+
+def runs_of(networks: Sequence[HostTensors]) -> list[Run]:
+    """Return which networks have guests of one kind."""
+    runs: list[Run] = []
+    for _, group in groupby(networks, lambda network: None if network.guest is None else network.guest.kind):
+        members, start = list(group), runs[-1].end if runs else 0
+        runs.append(Run(start, start + len(members), members[0].guest))
+    return runs
 
 
 def stacked(networks: Sequence[HostTensors]) -> list[Tensor]:
     """Return the stacked tensors of several networks, without guests."""
     with torch.no_grad():
-        stacks = [torch.stack(tensors) for tensors in zip(*(network.every() for network in networks), strict=True)]
-    for stack in stacks[: len(networks[0].trained)]:
-        stack.requires_grad_()
-    return stacks
+        return [torch.stack(tensors) for tensors in zip(*(network.every() for network in networks), strict=True)]
 
 
 class Program:
@@ -255,24 +165,41 @@ class Program:
         self._stand_in = StandIn(model)
         self._guests: dict[Hashable, StandIn] = {}
         self._seats: dict[str, GuestSeats] = {}
+        self._tapes: dict[Hashable, Tape] = {}
         for slot in (module for module in self._stand_in.module.modules() if isinstance(module, Slot)):
             self._seats[slot.name] = GuestSeats()
             slot.seeds.append(self._seats[slot.name])
 
-    def outputs(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool = False) -> Tensor:
-        """Return the outputs (E, N, …) of networks with these tensors.
+    def outputs(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool = False) -> list[Tensor]:
+        """Return the outputs (E, N, …) of networks with these tensors, and in training their buffers after the pass.
 
         Raises:
             NotFusedError: The host calls what is not in the table, or returns no tensor of floats.
         """
+        sources = [inputs_EN, *stacks.networks, *(stack for run in stacks.runs for stack in run.stacks)]
+        if (tape := self.tape(stacks, inputs_EN, training=training)) is not None:
+            return tape.replay(sources)
+        with Tape() as tape:
+            results = self._pass(stacks, inputs_EN, training=training)
+        tape.finish(sources, results)
+        self._tapes[form_of(stacks, inputs_EN, training=training)] = tape
+        return results
+
+    def tape(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool) -> Tape | None:
+        """Return what such a pass calls, if there was one before."""
+        return self._tapes.get(form_of(stacks, inputs_EN, training=training))
+
+    def _pass(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool) -> list[Tensor]:
         for seats in self._seats.values():
             seats.runs = []
+        stand_ins = [self._stand_in]
         for run in stacks.runs:
             stand_in = None
             if run.guest is not None:
                 stand_in = self._guests.get(run.guest.kind) or StandIn(run.guest.seed)
                 self._guests[run.guest.kind] = stand_in
                 stand_in.fill(run.stacks, training=training)
+                stand_ins.append(stand_in)
             for name, seats in self._seats.items():
                 is_here = run.guest is not None and run.guest.slot.name == name
                 here = (run.guest, stand_in.module) if is_here and stand_in is not None else (None, None)
@@ -283,42 +210,89 @@ class Program:
             isinstance(outputs, Rows) and outputs.is_floating_point() and outputs.shape[:1] == inputs_EN.shape[1:2]
         ):
             refuse("it returns something else than a tensor of floats")
-        return outputs.stacked
+        return [outputs.stacked, *(buffer for stand_in in stand_ins if training for buffer in stand_in.buffers())]
 
-    def train(
-        self, networks: Sequence[HostTensors], inputs_EN: Tensor, targets_EN: Tensor, losses: Losses
-    ) -> list[Trained]:
-        """Return losses and gradients of several networks, each on a batch of its own; none of them is changed.
+
+def form_of(stacks: Stacks, inputs_EN: Tensor, *, training: bool) -> Hashable:
+    """Return what passes have in common that make the same calls."""
+    guests = [None if run.guest is None else run.guest.kind for run in stacks.runs]
+    return training, inputs_EN.shape, tuple((run.start, kind) for run, kind in zip(stacks.runs, guests, strict=True))
+
+
+class Training:
+    """Training passes of several networks, whose numbers stay in blocks from batch to batch.
+
+    Args:
+        half_life: Of running averages, in batches; 0: there are none.
+
+    Attributes:
+        hosts: The block of the networks; those of their guests follow it, one for each kind.
+    """
+
+    def __init__(self, program: Program, networks: Sequence[HostTensors], half_life: float = 0.0) -> None:
+        self._program, self._runs = program, runs_of(networks)
+        # Each with the networks that it belongs to, and whether it has the networks themselves or their guests.
+        self._parts = [(slice(None), 0)] + [(slice(run.start, run.end), 1) for run in self._runs if run.guest]
+        self.blocks = [
+            Block([network.with_guest()[part] for network in networks[place]]) for place, part in self._parts
+        ]
+        self.hosts = self.blocks[0]
+        self._updates = [Updates(block, half_life) for block in self.blocks]
+        self._is_folded = False
+
+    def read(self, states: Sequence[Sequence[TrainingState]]) -> None:
+        """Take in how each network is trained, and how its guest is."""
+        for updates, (place, part) in zip(self._updates, self._parts, strict=True):
+            updates.read([of_network[part] for of_network in states[place]])
+
+    def write(self, networks: Sequence[HostTensors], states: Sequence[Sequence[TrainingState]]) -> None:
+        """Copy back what the networks have now."""
+        for block, updates, (place, part) in zip(self.blocks, self._updates, self._parts, strict=True):
+            for row, (network, of_network) in enumerate(zip(networks[place], states[place], strict=True)):
+                block.write(row, network.with_guest()[part])
+                updates.write(row, of_network[part])
+
+    def step(self) -> None:
+        """Take a step of each network, by the gradients of the latest batch."""
+        for updates in self._updates:
+            updates.step()
+
+    def compute(self, inputs_EN: Tensor, targets_EN: Tensor, losses: Losses) -> Tensor:
+        """Return the loss of each network on a batch of its own; blocks have gradients and buffers, and do not change.
 
         Raises:
-            NotFusedError: As for ``outputs``, or the loss has no gradient.
+            NotFusedError: As for ``Program.outputs``, or the loss has no gradient.
         """
-        stacks = Stacks.of(networks)
-        outputs = self.outputs(stacks, inputs_EN, training=True)
-        of_examples = losses(outputs.flatten(0, 1), targets_EN.flatten(0, 1))
-        losses_E = of_examples.view(len(networks), -1).mean(1)
-        # Each with the networks that it belongs to.
-        learning = [(0, len(networks), stack) for stack in stacks.networks if stack.requires_grad]
-        learning += [(run.start, run.end, stack) for run in stacks.runs for stack in run.stacks if stack.requires_grad]
-        if not (learning and losses_E.requires_grad):
-            refuse("its loss has no gradient")
-        gradients = torch.autograd.grad(
-            losses_E, [stack for *_, stack in learning], torch.ones_like(losses_E), allow_unused=True
+        hosts, *guests = (
+            [*block.leaves, *block.frozen, *(buffer.clone() for buffer in block.buffers)] for block in self.blocks
         )
-        results = [Trained(loss, [], []) for loss in losses_E.detach().unbind()]
-        for (start, end, _), gradient in zip(learning, gradients, strict=True):
-            # Fused optimizers walk through parameters and gradients as they lie in memory, and products transpose some.
-            rows = [None] * (end - start) if gradient is None else gradient.contiguous().unbind()
-            for result, row in zip(results[start:end], rows, strict=True):
-                result.gradients.append(row)
-        buffers = [(0, len(networks), stack) for stack in self._stand_in.buffers()]
-        for run in stacks.runs:
-            if run.guest is not None:
-                buffers += [(run.start, run.end, stack) for stack in self._guests[run.guest.kind].buffers()]
-        for start, end, stack in buffers:
-            for result, row in zip(results[start:end], stack.unbind(), strict=True):
-                result.after.append(row)
-        return results
+        of_guests = iter(guests)
+        stacks = Stacks(hosts, [replace(run, stacks=next(of_guests)) if run.guest else run for run in self._runs])
+        if not self._is_folded and (tape := self._program.tape(stacks, inputs_EN, training=True)) is not None:
+            self._fold(tape)
+            return self.compute(inputs_EN, targets_EN, losses)
+        outputs, *after = self._program.outputs(stacks, inputs_EN, training=True)
+        losses_E = losses(outputs.flatten(0, 1), targets_EN.flatten(0, 1)).view(len(inputs_EN), -1).mean(1)
+        if not losses_E.requires_grad:
+            refuse("its loss has no gradient")
+        leaves = [leaf for block in self.blocks for leaf in block.leaves]
+        of_leaves = iter(torch.autograd.grad(losses_E, leaves, torch.ones_like(losses_E)))
+        left = iter(after)
+        for block in self.blocks:
+            for gradient in block.of_leaves:
+                gradient.copy_(next(of_leaves))
+            block.after = [next(left).detach() for _ in block.buffers]
+        return losses_E.detach()
+
+    def _fold(self, tape: Tape) -> None:
+        """Give leaves the shapes in which further passes take them."""
+        self._is_folded, first = True, 1
+        for block in self.blocks:
+            pairs = zip(block.leaves, block.of_leaves, strict=True)
+            folded = [tape.fold(first + number, leaf.detach(), other) for number, (leaf, other) in enumerate(pairs)]
+            block.leaves = [leaf.requires_grad_() for leaf, _ in folded]
+            block.of_leaves = [gradient for _, gradient in folded]
+            first += len(block.leaves) + len(block.frozen) + len(block.buffers)
 
 
 def why_different(
@@ -338,20 +312,17 @@ def why_different(
         networks = [HostTensors.of(copy) if guest is None else acted_on(copy, guest) for copy in models]
         # First, since an engine knows whose code runs there.
         alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]
-        if guest is not None and any(gradient is None for result in alone for gradient in result.gradients):
-            # Beside networks without this guest it would be 0, by which optimizers move a parameter, too.
-            refuse("the loss does not depend on one of its parameters")
-        passed = program.train(networks, batches_E[0], batches_E[1], losses)
-        for part in ("loss", "gradients", "after"):
-            pairs = zip(*(_listed(getattr(result, part)) for result in (*passed, *alone)), strict=True)
-            for number, (first, second, *expected) in enumerate(pairs):
-                if not _are_close([first, second], expected):
-                    names = {"loss": "loss", "gradients": f"gradient {number}", "after": "buffer"}
-                    return f"another {names[part]} than one after another"
+        training = Training(program, networks)
+        for _ in range(2):  # the second pass repeats what the first one recorded
+            losses_E = training.compute(batches_E[0], batches_E[1], losses)
+        for name, stacks, rows in zip(PARTS, computed(training, losses_E), zip(*alone, strict=True), strict=True):
+            for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
+                if not _are_close(stack, torch.stack(list(of_rows))):
+                    return f"another {name} than one after another"
         with torch.inference_mode():
-            outputs_E = program.outputs(Stacks.of(networks), batches_E[0])
-            rows = [copy.eval()(batch) for copy, batch in zip(models, batches_E[0], strict=True)]
-            return None if _are_close(list(outputs_E), rows) else "other outputs than one after another"
+            (outputs_E,) = program.outputs(Stacks.of(networks), batches_E[0])
+            expected = torch.stack([copy.eval()(batch) for copy, batch in zip(models, batches_E[0], strict=True)])
+            return None if _are_close(outputs_E, expected) else "other outputs than one after another"
     except Exception as error:  # whatever is wrong with a network is reported where it is trained
         cause: BaseException = error
         while cause.__cause__ is not None and not isinstance(cause, NotFusedError):
@@ -378,7 +349,21 @@ def acted_on(copy: nn.Module, guest: Guest) -> HostTensors:
     return replace(HostTensors.of(copy), guest=Guest.of(slot, seed, guest.strength))
 
 
-def _train(model: nn.Module, network: HostTensors, losses: Losses, inputs: Tensor, targets: Tensor) -> Trained:
+PARTS: Final = ("loss", "gradient", "buffer")
+
+
+def computed(training: Training, losses_E: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return what a pass computed: losses, gradients and buffers of all networks, stacked."""
+    gradients, after = [], []
+    for block in training.blocks:
+        gradients += block.layout.views(block.gradients)[: len(block.leaves)]
+        after += block.after
+    return [losses_E], gradients, after
+
+
+def _train(
+    model: nn.Module, network: HostTensors, losses: Losses, inputs: Tensor, targets: Tensor
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Return loss, gradients and buffers of a network that is trained on a batch by itself; its own are put back."""
     model.train()
     kept = KeptBuffers(model)
@@ -391,17 +376,14 @@ def _train(model: nn.Module, network: HostTensors, losses: Losses, inputs: Tenso
         refuse("a pass changes attributes of its modules")
     after = [buffer.clone() for part in parts for buffer in HostTensors.of(part).buffers]
     kept.put_back()
-    return Trained(loss.detach(), list(gradients), after)
+    present = [gradient for gradient in gradients if gradient is not None]
+    if len(present) < len(gradients):
+        # In a block it would be 0, by which optimizers move a parameter, too.
+        refuse("the loss does not depend on one of its parameters")
+    return [loss.detach()], present, after
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _are_close(rows: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:
-    if any(row is None for row in (*rows, *expected)):
-        return all(row is None for row in (*rows, *expected))
-    stack, other = (torch.stack([row for row in of_way if row is not None]) for of_way in (rows, expected))
-    scale = other.abs().max()
+def _are_close(stack: Tensor, expected: Tensor) -> bool:
+    scale = expected.abs().max()
     # Negated comparisons would count NaN as close.
-    return other.shape == stack.shape and bool((stack - other).abs().max() <= TOLERANCE * scale + 1e-6)
+    return expected.shape == stack.shape and bool((stack - expected).abs().max() <= TOLERANCE * scale + 1e-6)

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, cast
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 Rule = Callable[..., Tensor]
 """Gets a function of torch and its arguments, and returns the stacked result."""
@@ -219,6 +220,13 @@ class PairMaximum(torch.autograd.Function):
         return passed
 
 
+def pair_maximum(inputs: Tensor) -> Tensor:
+    """Return the maxima of neighbours; to a mode of torch, which records calls, it is one call."""
+    if has_torch_function_unary(inputs):
+        return handle_torch_function(pair_maximum, (inputs,), inputs)
+    return cast("Tensor", PairMaximum.apply(inputs))  # type: ignore[no-untyped-call]
+
+
 def pairs(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first and the second of each pair along the last dimension."""
     end = inputs.shape[-1] // 2 * 2
@@ -232,7 +240,7 @@ def max_pool1d(func: Rule, inputs: Any, kernel_size: Any, stride: Any = None, **
         and named.get("dilation", 1) == 1
         and not any(named.get(name) for name in ("padding", "ceil_mode", "return_indices"))
     ):
-        return cast("Tensor", PairMaximum.apply(stack_of(inputs)))  # type: ignore[no-untyped-call]
+        return pair_maximum(stack_of(inputs))
     return one_by_one(func, inputs, kernel_size, stride, **named)
 
 

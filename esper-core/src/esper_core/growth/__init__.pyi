@@ -1,4 +1,4 @@
-from .averages import Averages as Averages, RunningAverage as RunningAverage
+from .averages import Averages as Averages, RunningAverage as RunningAverage, take_in as take_in
 from .counterfactuals import Counterfactuals as Counterfactuals
 from .dry_runs import (
     KeptBuffers as KeptBuffers,
@@ -29,8 +29,12 @@ from .journal import (
     Network as Network,
 )
 from .optimizer_steps import (
+    MOMENTS as MOMENTS,
     WIDTH as WIDTH,
+    AdamSettings as AdamSettings,
     GradientCollector as GradientCollector,
+    begun_state as begun_state,
+    is_fast as is_fast,
 )
 from .optimizers import (
     OptimizerKeeper as OptimizerKeeper,

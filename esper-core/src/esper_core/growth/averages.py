@@ -20,7 +20,7 @@ from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from esper_core.growth.garden import Garden
     from esper_core.growth.seeds import Seed
@@ -40,7 +40,7 @@ class RunningAverage:
     """
 
     def __init__(self, half_life: float, list_places: Callable[[], list[Place]]) -> None:
-        self._decay = 0.5 ** (1 / half_life)
+        self._half_life = half_life
         self._list_places = list_places
         self._places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
@@ -48,36 +48,37 @@ class RunningAverage:
 
     def update(self) -> None:
         """Take the present weights in, after a batch."""
-        self.update_several([self])
+        alike: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        self.list_all()
+        for place, average in self._averages.items():
+            self._batches[place] += 1
+            averages, tensors = alike.setdefault(self._batches[place], ([], []))
+            averages.append(average)
+            tensors.append(getattr(*place).detach())
+        for batches, (averages, tensors) in alike.items():
+            take_in(averages, tensors, self._half_life, batches)
 
-    @staticmethod
-    def update_several(averages: Iterable[RunningAverage]) -> None:
-        """Take in the present weights of several networks, those with equal counts of batches at once."""
-        groups: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-        for average in averages:
-            for decay, (before, tensors) in average._count_batch().items():
-                of_decay = groups.setdefault(decay, ([], []))
-                of_decay[0].extend(before)
-                of_decay[1].extend(tensors)
-        for decay, (before, tensors) in groups.items():
-            _averaging(decay)(before, tensors, 1)
+    def list_all(self) -> dict[int, tuple[Tensor, int]]:
+        """Return each average with its number of batches, by the identity of what is registered in its place.
 
-    def _count_batch(self) -> dict[float, tuple[list[Tensor], list[Tensor]]]:
-        """Count a batch of each weight, and return averages with the weights to take in, by the decay."""
+        New weights have an average of no batches. Those that were averaged elsewhere are changed in place, and the
+        batches then counted by ``count``.
+        """
         before, batches = self._averages, self._batches
         self._averages, self._batches = {}, {}
         self._places = self._list_places() if self._places is None else self._places
-        groups: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+        listed = {}
         for place in self._places:
             tensor, average = getattr(*place), before.get(place)
             if average is None or not _is_alike(average, tensor):
-                self._averages[place], self._batches[place] = tensor.detach().clone(), 1
-                continue
-            self._averages[place], self._batches[place] = average, batches[place] + 1
-            averages, tensors = groups.setdefault(min(self._decay, 1 - 1 / self._batches[place]), ([], []))
-            averages.append(average)
-            tensors.append(tensor)
-        return groups
+                average, batches[place] = torch.zeros_like(tensor, requires_grad=False), 0
+            self._averages[place], self._batches[place] = average, batches[place]
+            listed[id(tensor)] = self._averages[place], self._batches[place]
+        return listed
+
+    def count(self, batches: int) -> None:
+        """Count batches that were taken in elsewhere."""
+        self._batches = {place: before + batches for place, before in self._batches.items()}
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the averages, by the identities of the tensors that are registered in their places."""
@@ -160,25 +161,28 @@ class Averages:
 
     def take_batch(self) -> None:
         """Take in the host's weights after a batch."""
-        self.take_batches([self])
+        self._batches += 1
+        if self._host is not None:
+            self._follow()
+            self._host.update()
 
-    @staticmethod
-    def take_batches(several: Iterable[Averages]) -> None:
-        """Take in the weights of several hosts after a batch of each."""
-        hosts: list[RunningAverage] = []
-        for averages in several:
-            averages._batches += 1
-            if averages._host is not None:
-                averages._follow()
-                hosts.append(averages._host)
-        RunningAverage.update_several(hosts)
+    def list_all(self, number: int | None = None) -> dict[int, tuple[Tensor, int]]:
+        """Return the averages of the host, or of an incubating seed, as ``RunningAverage.list_all`` does."""
+        average = self._of(number)
+        return {} if average is None else average.list_all()
 
-    @staticmethod
-    def take_branches(branches: Iterable[tuple[Averages, int]]) -> None:
-        """Take in the weights of several branches, which are switched in, after a batch of each."""
-        RunningAverage.update_several(
-            averages._apart[number] for averages, number in branches if averages._host is not None
-        )
+    def count(self, batches: int, number: int | None = None) -> None:
+        """Count batches that were taken into the averages of the host, or of an incubating seed, elsewhere."""
+        if number is None:
+            self._batches += batches
+        if (average := self._of(number)) is not None:
+            average.count(batches)
+
+    def _of(self, number: int | None) -> RunningAverage | None:
+        if self._host is None:
+            return None
+        self._follow()
+        return self._host if number is None else self._apart[number]
 
     def take_correlation(self) -> float:
         """Return how much what is judged now correlates with what was judged when this was called last.
@@ -304,6 +308,15 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
 
 def _is_alike(average: Tensor, tensor: Tensor) -> bool:
     return average.shape == tensor.shape and average.dtype == tensor.dtype and average.device == tensor.device
+
+
+def take_in(averages: Sequence[Tensor], tensors: Sequence[Tensor], half_life: float, batches: int) -> None:
+    """Take tensors into averages, as the last of so many batches."""
+    if batches == 1:
+        for average, tensor in zip(averages, tensors, strict=True):
+            average.copy_(tensor)
+    else:
+        _averaging(min(0.5 ** (1 / half_life), 1 - 1 / batches))(averages, tensors, 1)
 
 
 # To make the function takes as long as to average a small network with it.

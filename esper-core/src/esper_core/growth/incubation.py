@@ -11,7 +11,7 @@ becomes the host; when the seed is pruned the branch is dropped. The seeds of a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +28,7 @@ from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -235,25 +235,14 @@ class Branch(Incubation):
                 self.after_step()
         self._losses.append(_summed(losses))
 
-    @staticmethod
-    def step_several(
-        steps: Sequence[tuple[Branch, Tensor, Callable[[], None]]], after_step: Callable[[], None]
-    ) -> None:
-        """Do for branches of different models what ``train`` does for each, given its loss.
+    def record(self, losses: Iterable[Tensor]) -> None:
+        """Keep the losses of batches, on which the branch was trained elsewhere."""
+        self._losses += losses
 
-        The function beside it sets the gradients of its parameters; ``after_step`` is called once for all of them.
-        """
-        with ExitStack() as switched:
-            for branch, _, set_gradients in steps:
-                switched.enter_context(branch.trial())
-                branch._keeper.zero_grad()
-                set_gradients()
-            numbers = [(branch._keeper, [seed.number for _, seed in branch.members]) for branch, *_ in steps]
-            numbers[0][0].step_several(numbers)
-            for branch, loss, _ in steps:
-                branch._keeper.zero_grad()
-                branch._losses.append(loss)
-            after_step()
+    @property
+    def host_states(self) -> Sequence[dict[Any, Any]]:
+        """The branch's state of each optimizer of the host, by parameter, to be changed in place."""
+        return self._host_states
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the branch's tensors, by the identities of those of the host in whose places they are switched in."""

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 import torch
@@ -19,11 +20,50 @@ from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
     from esper_core.leyline.protocols import State
+
+
+@dataclass(frozen=True, slots=True)
+class AdamSettings:
+    """Settings of a fused Adam or AdamW: optimizers with equal ones step in one call."""
+
+    kernel: Callable[..., None]
+    learning_rate: float
+    betas: tuple[float, float]
+    weight_decay: float
+    epsilon: float
+
+    @torch.no_grad()
+    def step(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        means: Sequence[Tensor],
+        squares: Sequence[Tensor],
+        steps: Sequence[Tensor],
+    ) -> None:
+        """Take one step of these parameters, given the moments of their gradients and the counts of their steps."""
+        self.kernel(
+            parameters,
+            gradients,
+            means,
+            squares,
+            [],
+            steps,
+            fused=True,
+            foreach=False,
+            amsgrad=False,
+            maximize=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            eps=self.epsilon,
+        )
 
 
 class _Fused(torch.optim.Optimizer):
@@ -36,41 +76,22 @@ class _Fused(torch.optim.Optimizer):
         add = torch.optim.Optimizer.add_param_group
         getattr(add, "__wrapped__", add)(self, param_group)
 
+    @property
+    def settings(self) -> AdamSettings:
+        """The settings of the next step."""
+        (group,) = self.param_groups
+        return AdamSettings(self._kernel, *(group[name] for name in ("lr", "betas", "weight_decay", "eps")))
+
     def fast_step(self) -> None:
         """Take one step."""
-        self.step_several([self])
-
-    @classmethod
-    def step_several(cls, optimizers: Sequence[_Fused]) -> None:
-        """Take one step of each of these optimizers, which have equal settings, in one call."""
-        learning: list[nn.Parameter] = []
-        states: list[dict[str, Tensor]] = []
-        for optimizer in optimizers:
-            (group,) = optimizer.param_groups
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    learning.append(parameter)
-                    states.append(optimizer.state[parameter] or _initial(optimizer.state[parameter], parameter))
-        group = optimizers[0].param_groups[0]
-        beta1, beta2 = group["betas"]
-        with torch.no_grad():
-            cls._kernel(
-                learning,
-                [parameter.grad for parameter in learning],
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                [state["step"] for state in states],
-                fused=True,
-                foreach=False,
-                amsgrad=False,
-                maximize=False,
-                beta1=beta1,
-                beta2=beta2,
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-            )
+        (group,) = self.param_groups
+        learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+        states = [begun_state(self.state[parameter], parameter) for parameter in learning]
+        self.settings.step(
+            learning,
+            [parameter.grad for parameter in learning],
+            *([state[name] for state in states] for name in (*MOMENTS, "step")),
+        )
 
 
 class FusedAdam(_Fused, torch.optim.Adam):
@@ -85,35 +106,27 @@ class FusedAdamW(_Fused, torch.optim.AdamW):
     _kernel = staticmethod(adamw)
 
 
+MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+"""What Adam keeps of each parameter beside the count of its steps."""
+
+
 def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Take one step, by ``fast_step`` if there is one and no scheduler of torch counts the calls of ``step``."""
-    (optimizer.fast_step if _is_fast(optimizer) else optimizer.step)()
+    (optimizer.fast_step if is_fast(optimizer) else optimizer.step)()
 
 
-def step_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Take one step of each; those with a ``fast_step`` and equal settings in one call, with the same results."""
-    alike: dict[Any, list[_Fused]] = {}
-    for optimizer in optimizers:
-        if _is_fast(optimizer):
-            (group,) = optimizer.param_groups
-            settings = (group[name] for name in ("lr", "betas", "weight_decay", "eps"))
-            alike.setdefault((type(optimizer), *settings), []).append(optimizer)
-        else:
-            optimizer.step()
-    for together in alike.values():
-        together[0].step_several(together)
-
-
-def _is_fast(optimizer: torch.optim.Optimizer) -> TypeGuard[_Fused]:
+def is_fast(optimizer: torch.optim.Optimizer | None) -> TypeGuard[_Fused]:
+    """Return whether an optimizer is a fused Adam or AdamW that steps by itself."""
     return isinstance(optimizer, _Fused) and not hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
-def _initial(state: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Fill in the state of a parameter before its first step."""
-    # On the device and in float32, which the fused kernel needs, and which torch's own first step makes.
-    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-    state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+def begun_state(state: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
+    """Return the state of a parameter, filled in before its first step."""
+    if not state:
+        # On the device and in float32, which the fused kernel needs, and which torch's own first step makes.
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        for name in MOMENTS:
+            state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     return state
 
 
@@ -240,6 +253,11 @@ class GradientCollector:
         absent = [torch.zeros((), device=device)] * (len(gradients) - len(present))
         self._norms.append(torch.stack([*norms, *absent]))
         self._scaled, self.used = scaled, True
+
+    def record(self, norms: Tensor) -> None:
+        """Record the gradient norms of one batch, one for each parameter, of a loss that is not scaled."""
+        self._norms.append(norms)
+        self._scaled, self.used = False, True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was collected since the last ``take``."""

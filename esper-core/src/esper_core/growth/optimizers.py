@@ -30,7 +30,6 @@ from esper_core.growth.optimizer_steps import (
     laid_out,
     settings_of,
     step_optimizer,
-    step_optimizers,
 )
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
@@ -367,29 +366,14 @@ class OptimizerKeeper:
             self.owned_by_host(),
             [owner for number in blended for owner in self.owned_by_seed(number)],
         )
-        self._pass_rates_to_fossils()
+        self.pass_rates_to_fossils()
         self.step_together(owned_by_host, self._host_settings.clip_norm)
         for owner in seeds:
             self._step_alone(owner, self.scaler)
         self.update_scaler(self.scaler, (*owned_by_host, *seeds))
 
-    @staticmethod
-    def step_several(blended: Iterable[tuple[OptimizerKeeper, Sequence[int]]]) -> None:
-        """Do for several models at once what ``step`` does for each with these seeds: they have no scaler."""
-        optimizers = []
-        for keeper, numbers in blended:
-            keeper._pass_rates_to_fossils()
-            owners = list(keeper.owned_by_host())
-            if keeper._host_settings.clip_norm is not None:
-                parameters = [parameter for owner in owners for parameter in owner.parameters]
-                clip_grad_norm_(parameters, keeper._host_settings.clip_norm)
-            for owner in (owner for number in numbers for owner in keeper.owned_by_seed(number)):
-                keeper._prepare_alone(owner, None)
-                owners.append(owner)
-            optimizers += [owner.optimizer for owner in owners if owner.optimizer is not None]
-        step_optimizers(optimizers)
-
-    def _pass_rates_to_fossils(self) -> None:
+    def pass_rates_to_fossils(self) -> None:
+        """Give fossils the host's learning rate, as a multiple of the first, where no schedule of settings does."""
         if self._host_settings.schedule is None and self.host.rates:
             for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
                 fossil.set_rates(self.host.factor_now())

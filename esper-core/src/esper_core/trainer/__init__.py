@@ -9,6 +9,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``roster``: the interface of whatever holds environments
 - ``pool``: the environments of this process, and each phase of a step for all of them
 - ``groups``: which of them are trained as one program
+- ``group_steps``: a decision step of a group
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task
 - ``growing_network``: one growing network, given batches and losses

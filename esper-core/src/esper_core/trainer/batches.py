@@ -19,7 +19,7 @@ from esper_core.growth import decode_state, encode_state
 from esper_core.trainer.lanes import CudaStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from torch import Tensor
@@ -86,7 +86,10 @@ class Resident:
 
     def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
         """Return the next batch; ``order`` is on the device of the data."""
-        indices = order.next()
+        return self.take(order.next())
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of these examples."""
         inputs, targets = self.split.inputs, self.split.targets
         taken = inputs[indices] if inputs.dim() == IMAGES else inputs.index_select(0, indices)
         return taken, targets.index_select(0, indices)
@@ -139,6 +142,18 @@ class Streamed:
         with nullcontext() if self._stream is None else self._stream.current():
             batch = [sent(tensor.index_select(0, indices), self._device) for tensor in (split.inputs, split.targets)]
             return batch, None if self._stream is None else self._stream.mark()
+
+
+def next_batches(sources: Sequence[tuple[Resident | Streamed, BatchOrder]]) -> tuple[Tensor, Tensor]:
+    """Return the next batches of several feeds, stacked; those that share their data are gathered at once."""
+    first, _ = sources[0]
+    if isinstance(first, Resident) and all(
+        isinstance(feed, Resident) and feed.split is first.split for feed, _ in sources
+    ):
+        batches = first.take(torch.cat([order.next() for _, order in sources]))
+        return batches[0].unflatten(0, (len(sources), -1)), batches[1].unflatten(0, (len(sources), -1))
+    inputs, targets = zip(*(feed.next(order) for feed, order in sources), strict=True)
+    return torch.stack(inputs), torch.stack(targets)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

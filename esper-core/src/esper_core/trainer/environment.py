@@ -166,7 +166,7 @@ class Environment:
         self._faults = FaultBook() if faults is None else faults
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device, recipe.reports.host)
         self._operations = OperationCount(recipe.network.operations)
-        self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
+        self.feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
     @property
     def model(self) -> nn.Module:
@@ -259,7 +259,7 @@ class Environment:
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of the next batch."""
-        return self._feed.next(self.order)
+        return self.feed.next(self.order)
 
     def close_step(self, losses: Sequence[Tensor]) -> list[Transition]:
         """End the training of a step, given the loss of each batch, and return the seeds' changes of stage."""
@@ -338,5 +338,5 @@ class Environment:
 
     def close(self) -> None:
         """Release everything, and the thread that gathers batches. The environment cannot be used any more."""
-        self._feed.close()
+        self.feed.close()
         vars(self).clear()  # parts of it refer to each other

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import torch
 
 from esper_core.fused import Guest, HostTensors, NotFusedError, Program, Stacks, refuse, signature_of, why_different
-from esper_core.growth import Averages, Branch, Draws, OptimizerKeeper, describe_error
+from esper_core.growth import Branch, Draws
 from esper_core.leyline.errors import plural
 from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks, sent
 from esper_core.trainer.forward import structure_of
+from esper_core.trainer.group_steps import GroupStep, Member, can_join, tell_of_fallback
 from esper_core.trainer.measurements import evaluation_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.fused import Trained
     from esper_core.growth import Seed, Slot, Transition
     from esper_core.growth.incubation import Incubation
     from esper_core.leyline import SplitName
@@ -61,21 +61,6 @@ class LanePrograms(threading.local):
 
     def __init__(self) -> None:  # called on each thread
         self.by_signature: dict[Hashable, Program] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A network in the passes of a group: a host, or a branch of it; ``place`` is that of its environment."""
-
-    environment: Environment
-    place: int
-    network: HostTensors
-    branch: Branch | None = None
-
-    @property
-    def lives(self) -> bool:
-        """Whether its seed was not taken out since the step began."""
-        return self.branch is None or self.branch.number in self.environment.garden.incubating
 
 
 class Groups:
@@ -122,14 +107,11 @@ class Groups:
         """Train the environments of a unit for a step, and return the changes of stage of each."""
         if self._signature(unit[0])[0] is None:
             return [environment.train() for environment in unit]
-        began, batches = perf_counter(), unit[0].recipe.network.batches
+        began = perf_counter()
         transitions = [environment.open_step() for environment in unit]
         program, members = self._program(unit[0]), self._members(unit)
-        losses = [
-            train_batch(program, unit, [member for member in members if member.lives], singly=self.singly)
-            for _ in range(batches)
-        ]
-        for environment, changes, of_batches in zip(unit, transitions, zip(*losses, strict=True), strict=True):
+        losses = GroupStep(program, unit, members, singly=self.singly).train(unit[0].recipe.network.batches)
+        for environment, changes, of_batches in zip(unit, transitions, losses, strict=True):
             changes += environment.close_step(of_batches)
         apart = sum(environment.network.incubation_seconds for environment in unit)
         share = (perf_counter() - began - apart) / len(members)
@@ -204,8 +186,11 @@ class Groups:
         model = environment.model
         if environment.garden.blended:
             return None, "a seed is being blended in"
-        if HostTensors.of(model).parameter_count > MOST_PARAMETERS:
+        tensors = HostTensors.of(model)
+        if tensors.parameter_count > MOST_PARAMETERS:
             return None, f"more than {MOST_PARAMETERS:,} parameters"
+        if not can_join(tensors, environment.keeper.owned_by_host()):
+            return None, "it is not trained by fused Adams in float32"
         try:
             signature = signature_of(model)
         except NotFusedError as error:
@@ -235,7 +220,8 @@ class Groups:
         except NotFusedError:
             return None
         of_host = {id(tensor) for tensor in HostTensors.of(environment.model).every()}
-        if not of_host.isdisjoint(map(id, guest.tensors.every())):
+        owners = environment.keeper.owned_by_seed(seed.number)
+        if not of_host.isdisjoint(map(id, guest.tensors.every())) or not can_join(guest.tensors, owners):
             return None
         guest = replace(guest, kind=self._kinds.setdefault(guest.kind, next(self._numbers)))
         signature, _ = self._signature(environment)
@@ -250,59 +236,6 @@ class Groups:
             fault = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
             self._faults[signature] = fault
         return self._faults[signature]
-
-
-def train_batch(
-    program: Program, unit: Sequence[Environment], members: Sequence[Member], *, singly: bool
-) -> list[Tensor]:
-    """Train hosts and incubating seeds on the next batch of each environment, and return the losses of hosts."""
-    parts = [environment.next_batch() for environment in unit]
-    for environment in unit:
-        environment.garden.tick()
-    passed = run_each(program, members, parts) if singly else run_pass(program, members, parts)
-    losses: list[Tensor] = []
-    stepped: list[OptimizerKeeper] = []
-    for environment, part, member, result in zip(unit, parts, members, passed, strict=False):
-        if result is None:  # by itself the network says what is wrong
-            losses.append(environment.network.train_host(environment.forward.losses(*part)))
-        else:
-            result.hand_out(member.network)
-            losses.append(result.loss)
-            stepped.append(environment.keeper)
-    OptimizerKeeper.step_several((keeper, ()) for keeper in stepped)
-    Averages.take_batches(environment.network.averages for environment in unit)
-    hosts = [member.network for member in members[: len(unit)]]
-    # Branches of one environment take the same places in its model, one after the other.
-    turns: list[dict[int, tuple[Member, Trained]]] = []
-    for member, result in zip(members, passed, strict=True):
-        if member.branch is not None and result is not None:
-            turn = next((turn for turn in turns if member.place not in turn), None)
-            if turn is None:
-                turns.append(turn := {})
-            turn[member.place] = member, result
-    trained = [branch for turn in turns for branch in step_branches(hosts, list(turn.values()))]
-    for environment, part in zip(unit, parts, strict=True):
-        left = [number for number, branch in environment.garden.incubating.items() if branch not in trained]
-        if left:
-            environment.network.incubate(environment.forward.losses(*part), left)
-    return losses
-
-
-def run_pass(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
-    """Return what a training pass computes for each network; None for those that fail."""
-
-    def train(together: Sequence[Member]) -> Sequence[Trained]:
-        batches = (parts[member.place] for member in together)
-        inputs_EN, targets_EN = (torch.stack(tensors) for tensors in zip(*batches, strict=True))
-        losses = together[0].environment.recipe.task.losses
-        return program.train([member.network for member in together], inputs_EN, targets_EN, losses)
-
-    return run_isolated(train, members)
-
-
-def run_each(program: Program, members: Sequence[Member], parts: Sequence[Batch]) -> list[Trained | None]:
-    """Do what ``run_pass`` does in a pass for each network, with the same results."""
-    return [result for member in members for result in run_pass(program, [member], parts)]
 
 
 def run_isolated(compute: Callable[[Sequence[Member]], Sequence[T]], members: Sequence[Member]) -> list[T | None]:
@@ -329,35 +262,12 @@ def evaluate_pass(program: Program, split: SplitName, members: Sequence[Member])
     losses: list[Tensor] = []
     scores: list[Tensor] = []
     for inputs, targets in chunks(recipe.data[split], recipe.device):
-        outputs = program.outputs(stacks, inputs.expand(count, *inputs.shape)).flatten(0, 1)
+        (outputs,) = program.outputs(stacks, inputs.expand(count, *inputs.shape))
         repeated = targets.expand(count, *targets.shape).flatten(0, 1)
-        losses.append(recipe.task.losses(outputs, repeated).unflatten(0, (count, -1)))
-        scores.append(recipe.task.scores(outputs, repeated).unflatten(0, (count, -1)))
+        losses.append(recipe.task.losses(outputs.flatten(0, 1), repeated).unflatten(0, (count, -1)))
+        scores.append(recipe.task.scores(outputs.flatten(0, 1), repeated).unflatten(0, (count, -1)))
     rows = zip(torch.cat(losses, 1), torch.cat(scores, 1), strict=True)
     return [evaluation_of(recipe.task, *row, recipe.network.growth.evidence) for row in rows]
-
-
-def step_branches(hosts: Sequence[HostTensors], passed: Sequence[tuple[Member, Trained]]) -> list[Branch]:
-    """Take a step of branches of different environments, given what a pass computed, and return them."""
-    steps = []
-    for member, result in passed:
-        assert member.branch is not None
-        assert member.network.guest is not None
-        # Those of the host: with the branch switched in, they have its numbers.
-        parameters = [*hosts[member.place].trained, *member.network.guest.tensors.trained]
-        steps.append((member.branch, result.loss, partial(result.hand_out, member.network, parameters)))
-    averages = [
-        (member.environment.network.averages, branch.number)
-        for (member, _), (branch, *_) in zip(passed, steps, strict=True)
-    ]
-    Branch.step_several(steps, partial(Averages.take_branches, averages))
-    return [branch for branch, *_ in steps]
-
-
-def tell_of_fallback(environment: Environment, error: Exception) -> None:
-    """Log that a network was run by itself for one pass, which takes longer and gives other last digits."""
-    what = f"arm {environment.arm}, RNG seed {environment.seed}"
-    log.warning("a pass as one program failed (%s), and the network was run by itself: %s", what, describe_error(error))
 
 
 def obstacle_in(recipe: Recipe) -> str | None:

@@ -1,12 +1,13 @@
-"""Signatures: which networks are equal but for the numbers in their parameters and buffers.
+"""Networks: their tensors, the seeds that act on single ones, and which are equal but for their numbers.
 
 Two networks have one signature if their modules have the same classes, names, attributes and forms of tensors, and the
 same seeds were fossilised in the same slots. Living seeds do not count, unless they act on the host: they are trained
-apart from it.
+apart from it. One that is trained on a branch is the ``Guest`` of a network, and acts on it and not on the others.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from esper_core.fused.rows import refuse
 from esper_core.growth import Alpha, Seed, Slot, plain_class
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha", "acts")
 """Attributes of a fossilised seed that say what it computes; the others say where it came from."""
@@ -112,3 +113,85 @@ def frozen(path: str, value: Any) -> Hashable:
     except TypeError:
         return Unhashable(value)
     return type(value), value
+
+
+@dataclass(frozen=True, slots=True)
+class HostTensors:
+    """The tensors of one network, without those of living seeds: each once, in the order of its modules.
+
+    Buffers of floats, which have running averages, come before the others. ``guest`` is the seed that acts on it, if
+    one does.
+    """
+
+    trained: Sequence[Tensor]
+    frozen: Sequence[Tensor]
+    buffers: Sequence[Tensor]
+    guest: Guest | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> HostTensors:
+        """Return the tensors of a network, or of a seed, as they are registered now."""
+        modules = [module for _, module in host_modules(model)]
+        parameters = list(
+            dict.fromkeys(parameter for module in modules for parameter in module.parameters(recurse=False))
+        )
+        buffers = {id(buffer): buffer for module in modules for buffer in module.buffers(recurse=False)}
+        return cls(
+            [parameter for parameter in parameters if parameter.requires_grad],
+            [parameter for parameter in parameters if not parameter.requires_grad],
+            sorted(buffers.values(), key=lambda buffer: not buffer.is_floating_point()),
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers its parameters have."""
+        return sum(parameter.numel() for parameter in (*self.trained, *self.frozen))
+
+    @property
+    def varying(self) -> list[Tensor]:
+        """What trains, and the buffers of floats."""
+        return [*self.trained, *(buffer for buffer in self.buffers if buffer.is_floating_point())]
+
+    @property
+    def counts(self) -> list[Tensor]:
+        """The other buffers."""
+        return [buffer for buffer in self.buffers if not buffer.is_floating_point()]
+
+    def every(self) -> list[Tensor]:
+        """Return all of them, without those of the guest."""
+        return [*self.trained, *self.frozen, *self.buffers]
+
+    def replaced(self, tensors: Mapping[int, Tensor]) -> HostTensors:
+        """Return these tensors with others in the places of some, given by their identities."""
+        trained, frozen, buffers = (
+            [tensors.get(id(tensor), tensor) for tensor in part] for part in (self.trained, self.frozen, self.buffers)
+        )
+        return HostTensors(trained, frozen, buffers)
+
+    def with_guest(self) -> tuple[HostTensors, ...]:
+        """Return the tensors of the network, and those of its guest."""
+        return (self,) if self.guest is None else (self, self.guest.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A seed that acts at a constant strength on one network of a pass.
+
+    Attributes:
+        kind: What guests that are computed at once have in common.
+    """
+
+    kind: Hashable
+    slot: Slot
+    seed: Seed
+    strength: float
+    tensors: HostTensors
+
+    @classmethod
+    def of(cls, slot: Slot, seed: Seed, strength: float) -> Guest:
+        """Return a seed as a guest; NotFusedError if it has something that several cannot share."""
+        return cls((slot.name, strength, signature_of(seed)), slot, seed, strength, HostTensors.of(seed))
+
+    def replaced(self, tensors: Mapping[int, Tensor]) -> Guest:
+        """Return the guest with other tensors in the places of some, given by their identities."""
+        return replace(self, tensors=self.tensors.replaced(tensors))

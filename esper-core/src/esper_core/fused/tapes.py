@@ -1,0 +1,168 @@
+"""Tapes: calls of torch that were recorded once and are made again for other tensors.
+
+What several small networks compute in a pass takes as long as the Python code that asks for it. A pass of a structure
+asks for the same calls in each batch: nothing in it can depend on numbers, which ``rows`` refuse to show. So a pass is
+recorded below the rules, and each further one makes these calls alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from esper_core.fused.rows import RULES, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+FOLDED: Final = frozenset({Tensor.transpose, Tensor.unsqueeze, Tensor.squeeze, Tensor.view, Tensor.flatten})
+"""Calls that show the numbers of a tensor in another shape, which the tensor may have from the start."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of torch.
+
+    Attributes:
+        fills: Where its arguments have tensors that differ from pass to pass, each with the register of that tensor.
+        places: The registers of what it returns; None: it returns no tensor.
+        stays: Whether it changes one of its arguments.
+    """
+
+    func: Callable[..., Any]
+    args: list[Any]
+    named: dict[str, Any]
+    result: Any
+    fills: list[tuple[Any, Any, int]] = field(default_factory=list)
+    places: range | int | None = None
+    stays: bool = False
+
+    def connect(self, registers: dict[int, int], size: int) -> int:
+        """Find the registers of its tensors, by their identities, and return how many registers there are now."""
+        self.fills = [*_fills(self.args, registers), *_fills(self.named, registers)]
+        result, self.result = self.result, None
+        made = result if isinstance(result, tuple | list) else [result]
+        if not any(isinstance(tensor, Tensor) for tensor in made):
+            return size
+        self.stays = any(result is argument for argument in self.args)
+        self.places = size if isinstance(result, Tensor) else range(size, size + len(made))
+        registers.update({id(tensor): size + number for number, tensor in enumerate(made)})
+        return size + len(made)
+
+    def is_live(self, live: set[int]) -> bool:
+        """Return whether a later call needs it."""
+        if self.places is None:
+            return False
+        return self.stays or not live.isdisjoint([self.places] if isinstance(self.places, int) else self.places)
+
+    def release(self) -> None:
+        """Drop the tensors of a pass."""
+        for container, place, _ in self.fills:
+            container[place] = None
+
+
+class Tape(TorchFunctionMode):
+    """Records, in a ``with`` block, what is computed from stacked tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[Call] = []
+        self._sources: list[int] = []
+        self._results: list[int] = []
+        self._registers: list[Any] = []
+        self._folded: dict[int, list[Call]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Make a call, and record it; what is called with rows is recorded as its rule computes it."""
+        named = dict(kwargs or {})
+        if any(issubclass(kind, Rows) for kind in types):
+            if (rule := RULES.get(func)) is None:
+                return func(*args, **named)
+            with self:
+                stacked = rule(func, *args, **named)
+            return Rows.of(stacked)
+        result = func(*args, **named)
+        self._calls.append(Call(func, [_listed(value) for value in args], named, result))
+        return result
+
+    def finish(self, sources: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """End the recording: ``sources`` are the tensors that further passes replace, ``results`` those they return."""
+        registers = {id(tensor): number for number, tensor in enumerate(sources)}
+        size = len(sources)
+        # All are kept until the last is connected, so that no tensor gets the identity of an earlier one.
+        kept = [call.result for call in self._calls]
+        for call in self._calls:
+            size = call.connect(registers, size)
+        del kept
+        self._sources, self._results = list(range(len(sources))), [registers[id(tensor)] for tensor in results]
+        live, needed = set(self._results), []
+        for call in reversed(self._calls):
+            if call.is_live(live):
+                live.update(number for _, _, number in call.fills)
+                needed.append(call)
+            call.release()
+        self._calls, self._registers = needed[::-1], [None] * size
+
+    def fold(self, source: int, *tensors: Tensor) -> list[Tensor]:
+        """Return a source, and what lies in memory as it does, in the shape in which the only call takes it.
+
+        Further passes get it in this shape, and leave out the calls that would give it to them.
+        """
+        shaped = list(tensors)
+        if source not in self._folded:
+            self._folded[source] = self._shaping(source, tensors[0])
+        for call in self._folded[source]:
+            shaped = [call.func(tensor, *call.args[1:], **call.named) for tensor in shaped]
+        return shaped
+
+    def _shaping(self, source: int, tensor: Tensor) -> list[Call]:
+        """Take out the calls that only give a source another shape, and return them."""
+        shaping: list[Call] = []
+        while True:
+            register = self._sources[source]
+            using = [call for call in self._calls if any(number == register for *_, number in call.fills)]
+            if len(using) != 1 or using[0].func not in FOLDED or register in self._results:
+                return shaping
+            (call,) = using
+            view = call.func(tensor, *call.args[1:], **call.named)
+            if view.data_ptr() != tensor.data_ptr() or not isinstance(call.places, int):
+                return shaping
+            self._calls.remove(call)
+            self._sources[source], tensor = call.places, view
+            shaping.append(call)
+
+    def replay(self, sources: Sequence[Tensor]) -> list[Tensor]:
+        """Make the calls again, from these tensors, and return the results."""
+        registers = self._registers.copy()
+        for place, tensor in zip(self._sources, sources, strict=True):
+            registers[place] = tensor
+        for call in self._calls:
+            for container, place, number in call.fills:
+                container[place] = registers[number]
+            result = call.func(*call.args, **call.named)
+            if isinstance(call.places, int):
+                registers[call.places] = result
+            elif call.places is not None:
+                registers[call.places.start : call.places.stop] = result
+        for call in self._calls:
+            call.release()
+        return [registers[number] for number in self._results]
+
+
+def _listed(value: Any) -> Any:
+    """Return a sequence of tensors as a list, in which they can be replaced."""
+    return list(value) if isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value) else value
+
+
+def _fills(container: Any, registers: Mapping[int, int]) -> Iterator[tuple[Any, Any, int]]:
+    """Yield where arguments have tensors that differ from pass to pass."""
+    for place, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if isinstance(value, Tensor) and id(value) in registers:
+            yield container, place, registers[id(value)]
+        elif isinstance(value, list):
+            yield from _fills(value, registers)

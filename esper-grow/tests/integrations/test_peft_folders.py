@@ -317,8 +317,8 @@ def test_named_adapters_share_a_base_and_are_switched_and_saved_by_name(tmp_path
     assert torch.equal(logits(model), expected["first"])
     with pytest.raises(EsperError, match=r"E334 .*called first"):
         load_adapters(model, tmp_path / "first", name="first")
-    with pytest.raises(EsperError, match=r'(?s)E347 .*called "secnd".*Did you mean "second"'):
-        esper.use_adapters(model, "secnd")
+    with pytest.raises(EsperError, match=r'(?s)E347 .*called "seconds".*Did you mean "second"'):
+        esper.use_adapters(model, "seconds")
     esper.use_adapters(model, "second")
     assert torch.equal(logits(model), expected["second"])
     torch.testing.assert_close(logits(esper.export(model)), expected["second"])

@@ -48,9 +48,10 @@ def jobs() -> Iterator[Job]:
     for seed in ALONE_SEEDS:
         yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
     for seed in SEEDS:
-        yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
-        yield from ((seed, arm, 70_000) for arm in (*SMALL, "adalora"))
         yield seed, "full", 0
+        yield from ((seed, arm, 70_000) for arm in (*SMALL, "adalora"))
+    for seed in SEEDS:
+        yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
 
 
 def train_job(job: Job) -> Record:

@@ -169,6 +169,6 @@ def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced():
 def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, monkeypatch):
     monkeypatch.setattr(gates, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
     pool = begin_pool(make_recipe(embargo=0, batches=20), gates="strict", price=0.0, auto_advance=auto)
-    stages = [seed and seed.stage for seed in live(pool, range(9), {0: SLOWLY})]
+    stages = [seed and seed.stage for seed in live(pool, range(5), {0: SLOWLY})]
     assert (Stage.BLENDING in stages) is auto
     assert pool.masks()[0].allows(ADVANCE) is not auto

@@ -94,9 +94,9 @@ def compute(networks: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[
     return [list(of_network) for of_network in zip(*stacks, strict=True)]
 
 
-@pytest.mark.parametrize("name", HOSTS)
-def test_each_network_of_a_group_has_the_bits_that_it_has_in_a_group_of_any_size(name: str) -> None:
-    networks, inputs, targets = make(name, 32)
+@pytest.mark.parametrize(("name", "examples"), [*((name, 10) for name in HOSTS), ("wide", 11)])
+def test_each_network_of_a_group_has_the_bits_that_it_has_in_a_group_of_any_size(name: str, examples: int) -> None:
+    networks, inputs, targets = make(name, 32, examples)
     together = compute(networks, inputs, targets)
     for size in (1, 2, 3, 8):
         alone = compute(networks[:size], inputs[:size], targets[:size])

@@ -29,6 +29,9 @@ VECTOR: Final = 64
 BLOCK: Final = 8
 """Channels in multiples of which grouped convolutions take the same kernel for any number of groups above one."""
 
+FEW: Final = 24
+"""Numbers that an output of a convolution depends on, up to which a product of matrices is faster than groups."""
+
 BATCHED: Final = 3
 """Dimensions of a stacked batch of vectors: (E, N, C)."""
 
@@ -140,7 +143,7 @@ def product(left: Tensor, right: Tensor, added: Tensor | None) -> Tensor:
     else:
         outputs = torch.bmm(left, right)
     # Not by ``baddbmm``, which rounds otherwise for a single row.
-    return outputs if added is None else outputs + added
+    return outputs if added is None else outputs.add_(added)
 
 
 def conv1d(
@@ -160,7 +163,7 @@ def conv1d(
     if hidden.dim() != weights.dim() or groups != 1 or dilation != 1 or isinstance(padding, str):
         refuse("a convolution in groups, with dilation, or with padding that is a text")
     width, (channels_out, channels_in) = weights.shape[-1], weights.shape[1:3]
-    if width > 1 and channels_in % BLOCK == 0 and channels_out % BLOCK == 0:
+    if width > 1 and channels_in * width > FEW and channels_in % BLOCK == 0 and channels_out % BLOCK == 0:
         return grouped_conv1d(func, hidden, weights, biases, stride, padding)
     if padding:
         hidden = functional.pad(hidden, (padding, padding))
@@ -181,18 +184,16 @@ def conv1d(
 def grouped_conv1d(
     func: Rule, hidden: Tensor, weights: Tensor, biases: Tensor | None, stride: int, padding: int
 ) -> Tensor:
-    """Compute a convolution with the channels of every row as one group."""
-    if len(hidden) == 1:
-        # Of one group torch makes a plain convolution, by another kernel with other bits.
-        doubled = [
-            None if stack is None else torch.cat([stack, torch.zeros_like(stack)]) for stack in (weights, biases)
-        ]
-        inputs = torch.cat([hidden, torch.zeros_like(hidden)])
-        return grouped_conv1d(func, inputs, doubled[0], doubled[1], stride, padding)[:1]  # type: ignore[arg-type]
-    by_example = hidden.transpose(0, 1).flatten(1, 2)
-    bias = None if biases is None else biases.flatten()
-    outputs = func(by_example, weights.flatten(0, 1), bias, stride, padding, 1, len(hidden))
-    return by_row(outputs, len(hidden))
+    """Compute a convolution with the channels of every row as two groups, each with half of the examples.
+
+    Of one group torch would make a plain convolution, by another kernel with other bits.
+    """
+    rows, examples = hidden.shape[:2]
+    even = functional.pad(hidden, (0, 0, 0, 0, 0, 1)) if examples % 2 else hidden
+    by_example = even.unflatten(1, (2, -1)).permute(2, 0, 1, 3, 4).flatten(1, 3)
+    twice = [None if stack is None else stack.repeat_interleave(2, 0).flatten(0, 1) for stack in (weights, biases)]
+    halves = by_row(func(by_example, *twice, stride, padding, 1, 2 * rows), 2 * rows)
+    return halves.reshape(rows, -1, *halves.shape[2:])[:, :examples]
 
 
 def by_row(by_example: Tensor, rows: int) -> Tensor:

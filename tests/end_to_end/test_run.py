@@ -68,6 +68,9 @@ def test_what_the_policy_concluded_is_in_the_events_the_summary_and_the_report(r
     sentence = f"heuristic, in 2 of 2 networks: {concluded}."
     assert sentence in ran.answer.out
     assert sentence in ran.text("report.html")
+    assert all(episode.alone == "" for episode in ran.events(EpisodeFinished))
+    assert "Trained 4 networks as one program" in ran.answer.out
+    assert "Trained 4 networks as one program" in ran.text("report.html")
 
 
 def test_arms_are_compared_with_each_other_and_the_twin(run, small):

@@ -258,9 +258,7 @@ class ComputeConfig(Section):
     )
     compile: bool = Field(default=False, description="Compile the training pass of the host with torch.compile.")
     fused: bool = Field(
-        default=False,
-        description="Train networks of one structure as one program, which pays where each core has two or more; "
-        "results differ by rounding.",
+        default=True, description="Train networks of one structure as one program; results differ by rounding."
     )
     allocator: Literal["tuned", "default"] = Field(
         default="tuned", description="Whether glibc keeps freed memory for reuse; it changes speed only."

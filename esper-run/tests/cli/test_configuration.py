@@ -72,7 +72,12 @@ def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install,
 
 @pytest.mark.members
 def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_path) -> None:
-    assert esper("check", file, "--json").json == {"ok": True, "problems": [], "warnings": []}
+    assert esper("check", file, "--json").json == {
+        "ok": True,
+        "problems": [],
+        "warnings": [],
+        "groups": "Networks of one structure train together.",
+    }
     path = install("bad", "1 / 0\n")
     install.damaged("esper-torn")
     answer = esper("check", file, "--json")

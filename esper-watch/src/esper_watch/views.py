@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
-from esper_run.runs.findings import conclusions_text, last_weights_text
+from esper_run.runs.findings import conclusions_text, last_weights_text, ways_text
 from esper_run.runs.statistics import conclusions_of, mean_test_last
 from esper_watch import figures
 from esper_watch.formats import (
@@ -99,6 +99,7 @@ def arms(report: Report) -> Section | None:
             for result in results
             for text in conclusions_text(result.name, conclusions_of(result.episodes), len(result.episodes))
         ],
+        "ways": ways_text([episode.alone for result in results for episode in result.episodes]),
         "last": last_weights_text(metric, {result.name: mean_test_last(result.episodes) for result in results}),
     }
     return Section("arms", "Arms", "arms", data)

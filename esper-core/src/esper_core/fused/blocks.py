@@ -208,4 +208,4 @@ def norms_of(block: Block) -> Tensor:
     # A single row would be summed in another order.
     gradients = block.gradients if rows > 1 else torch.cat([block.gradients, block.gradients])
     stacks = block.layout.views(gradients)[: len(block.leaves)]
-    return torch.stack([torch.linalg.vector_norm(stack.flatten(1), dim=1) for stack in stacks], 1)[:rows]
+    return torch.stack([torch.linalg.vector_norm(stack.view(len(stack), -1), dim=1) for stack in stacks], 1)[:rows]

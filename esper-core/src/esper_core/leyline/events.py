@@ -166,6 +166,8 @@ class EpisodeFinished:
     """The fossilised seeds, each as in growth.json."""
     conclusion: str = ""
     """What the policy concluded, in its own words; empty: nothing, or it has no ``conclusions``."""
+    alone: str | None = None
+    """Why the network, as it ended, is trained by itself; empty: it is trained with those of its structure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,7 @@ class Ending:
     """How an episode ended: the last signals, the result on the test split, and what grew.
 
     test_last: the metric with the weights of the last batch, if the network ends with an average; else None.
+    alone: why the network is trained by itself; empty if it is not.
     """
 
     signals: Signals
@@ -88,6 +89,7 @@ class Ending:
     test_metric: float
     growth: tuple[Growth, ...]
     test_last: float | None = None
+    alone: str = ""
 
     def event(
         self, environment: AnyEnvironment, closing: RewardBreakdown | None, reward: float | None, conclusion: str
@@ -108,6 +110,7 @@ class Ending:
             closing={} if closing is None else closing.terms,
             grown=tuple(asdict(growth) for growth in self.growth),
             conclusion=conclusion,
+            alone=self.alone,
         )
 
 

@@ -242,7 +242,8 @@ class Phases(Roster[N]):
         for environment, (loss, metric) in self._read(self.evaluate_each(self.environments, "test", doing)):
             assert environment.signals is not None
             grown = Host(environment.network.model).network.grown
-            endings.append(Ending(environment.signals, loss, metric, grown, last.get(environment)))
+            alone = self.why_alone(environment)
+            endings.append(Ending(environment.signals, loss, metric, grown, last.get(environment), alone))
         return changes, endings
 
     def states(self) -> dict[int, State]:
@@ -274,6 +275,10 @@ class Phases(Roster[N]):
     def evaluate_each(self, environments: Sequence[N], split: SplitName, doing: str) -> dict[N, Tensor]:
         """Evaluate each of these environments on a split, and return mean losses and metrics."""
         return self.run_each(environments, lambda environment: environment.evaluate(split), doing)
+
+    def why_alone(self, environment: N) -> str:
+        """Return why an environment is trained by itself; empty if it is not."""
+        return ""
 
     def _read(self, numbers: Mapping[N, Tensor]) -> Iterable[tuple[N, list[float]]]:
         """Copy the numbers of some environments to the host; of none, where each episode is over."""
@@ -353,7 +358,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 
     @staticmethod
-    def why_alone(recipe: Recipe, seed: int) -> str:
+    def obstacle_to_groups(recipe: Recipe, seed: int) -> str:
         """Return why networks of a recipe are trained one after another; "": they are not. ``seed`` builds one."""
         environment = Environment(recipe, arm="", index=0)
         with environment.guard():
@@ -397,6 +402,10 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         """Evaluate each of these environments on a split, those of a group at once."""
         units = self.groups.units(environments, self._lanes.width)
         return self._run_units(environments, units, lambda unit: self.groups.evaluate(unit, split), doing)
+
+    def why_alone(self, environment: Environment) -> str:
+        """Return why an environment is trained by itself; empty if it is not."""
+        return self.groups.why_alone(environment)
 
     def measure_again(self, environment: Environment, step: int) -> None:
         """Measure an environment again by the way in which its twin is measured."""

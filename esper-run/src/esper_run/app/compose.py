@@ -121,7 +121,7 @@ class Composition:
         from esper_core.trainer import Pool  # needed by few callers
 
         with one_thread(), redirect_stdout(sys.stderr):
-            why = Pool.why_alone(self.recipe, self.config.seed)
+            why = Pool.obstacle_to_groups(self.recipe, self.config.seed)
         return f"Networks train one after another: {why}." if why else "Networks of one structure train together."
 
     def study(self, context: StudyContext) -> Study:

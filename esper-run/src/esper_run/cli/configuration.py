@@ -22,31 +22,33 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @set_option
-@click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings} as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings, groups} as JSON.")
 @click.pass_context
 def check(context: click.Context, file: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
     """Check a configuration without running it.
 
-    Values, names of components and their settings are checked, and the networks are built once. Problems of plugins
-    that the file does not need are warnings. In JSON, problems and warnings are lists of {code, message, file, line,
-    column, path, hint}.
+    Values, names of components and their settings are checked, and the networks are built once, which shows whether
+    they would train together. Problems of plugins that the file does not need are warnings. In JSON, problems and
+    warnings are lists of {code, message, file, line, column, path, hint}.
     """
     plugins: Plugins | None = None
     problems: tuple[Problem, ...] = ()
-    status = 0
+    status, groups = 0, ""
     warnings: list[Problem] = []
     try:
         loaded, plugins = load(config_file(file), overrides)
-        warnings = list(build(loaded, plugins).warnings)
+        composition = build(loaded, plugins)
+        warnings, groups = list(composition.warnings), composition.describe_groups()
     except EsperError as error:
         problems, status = error.problems, error.exit_code
     if as_json:
         warnings += [] if plugins is None else [problem for problem in _warnings(plugins) if problem not in problems]
-        print_json({"ok": not status, "problems": _plain(problems), "warnings": _plain(warnings)})
+        answer = {"ok": not status, "problems": _plain(problems), "warnings": _plain(warnings), "groups": groups}
+        print_json(answer)
     elif status:
         print_problems(problems)
     else:
-        click.echo(f"{file}: in order")
+        click.echo(f"{file}: in order\n{groups}")
     context.exit(status)
 
 

@@ -206,7 +206,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def print_results(results: Mapping[str, Any]) -> None:
     """Print a table of the arms, then one of their comparisons."""
     from esper_run.config.model import CAPACITY
-    from esper_run.runs.findings import conclusions_text, last_weights_text
+    from esper_run.runs.findings import conclusions_text, last_weights_text, ways_text
 
     metric = metric_of(results)
     _print_arms(metric, results["arms"])
@@ -215,6 +215,8 @@ def print_results(results: Mapping[str, Any]) -> None:
     for name, arm in results["arms"].items():
         for remark in conclusions_text(name, arm.get("conclusions", {}), arm["test"]["n"]):
             print_wrapped(remark)
+    if remark := ways_text([why for arm in results["arms"].values() for why in arm.get("alone", [None])]):
+        print_wrapped(remark)
     if comparisons := results["comparisons"]:
         print_line()
         _print_comparisons(metric, comparisons)

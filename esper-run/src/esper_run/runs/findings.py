@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import plural
@@ -86,6 +87,18 @@ def conclusions_text(arm: str, conclusions: Mapping[str, int], networks: int) ->
         f"{arm}, in {number} of {plural(networks, 'network')}: {conclusion}."
         for conclusion, number in sorted(conclusions.items(), key=lambda pair: -pair[1])
     ]
+
+
+def ways_text(reasons: Sequence[str | None]) -> str | None:
+    """Return which networks were trained as one program, given why each was trained alone; None if one is unknown."""
+    if None in reasons:
+        return None
+    alone = Counter(reason for reason in reasons if reason)
+    together = len(reasons) - alone.total()
+    parts = [f"{plural(number, 'network')} one after another: {reason}" for reason, number in alone.most_common()]
+    if together:
+        parts.insert(0, f"{plural(together, 'network')} as one program with those of the same structure")
+    return f"Trained {'; '.join(parts)}." if parts else None
 
 
 def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[str, str]:

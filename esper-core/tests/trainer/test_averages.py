@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper_core.growth import Averages
+from esper_core.growth import Averages, Host
 from esper_core.leyline import CALM, WAIT
 from esper_core.trainer.environment import Environment
 from tests.support import core_worlds
@@ -178,3 +178,18 @@ def test_infinities_of_a_mask_are_left_alone():
     for _ in range(2):
         environment.train()
     assert bool(environment.evaluate("validation").isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_average_follows_weights_in_half_precision(dtype):
+    """The share that a batch has in an average is too small to be added in half precision."""
+    model = nn.Linear(1, 1, bias=False).to(dtype)
+    average = Host(model).running_average(16)
+    for batch in range(400):
+        nn.init.constant_(model.weight, 1.0 + min(batch, 200) / 5000)
+        average.update()
+    last = model.weight.clone()
+    with average.applied():
+        assert model.weight.dtype is dtype
+        assert torch.equal(model.weight, last)
+    assert torch.equal(model.weight, last)

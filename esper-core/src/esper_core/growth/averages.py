@@ -2,7 +2,7 @@
 
 The weights of one step are noisy: from step to step a gain moves further than its standard error says. So host,
 branches and twins are evaluated with an average of what trains in them, in which a batch counts half after a number of
-further batches. That takes one more copy of it, and no training.
+further batches. That takes one more copy of it, in float32 at least, and no training.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RunningAverage:
             self._batches[place] += 1
             averages, tensors = alike.setdefault(self._batches[place], ([], []))
             averages.append(average)
-            tensors.append(getattr(*place).detach())
+            tensors.append(getattr(*place).data.to(average.dtype))
         for batches, (averages, tensors) in alike.items():
             take_in(averages, tensors, self._half_life, batches)
 
@@ -66,14 +66,14 @@ class RunningAverage:
         """
         before, batches = self._averages, self._batches
         self._averages, self._batches = {}, {}
-        self._places = self._list_places() if self._places is None else self._places
+        self._places = self._places or self._list_places()
         listed = {}
         for place in self._places:
             tensor, average = getattr(*place), before.get(place)
             if average is None or not _is_alike(average, tensor):
-                average, batches[place] = torch.zeros_like(tensor, requires_grad=False), 0
+                average, batches[place] = torch.zeros_like(tensor, dtype=_wide(tensor), requires_grad=False), 0
             self._averages[place], self._batches[place] = average, batches[place]
-            listed[id(tensor)] = self._averages[place], self._batches[place]
+            listed[id(tensor)] = average, batches[place]
         return listed
 
     def count(self, batches: int) -> None:
@@ -82,7 +82,10 @@ class RunningAverage:
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the averages, by the identities of the tensors that are registered in their places."""
-        return {id(getattr(*place)): average for place, average in self._averages.items()}
+        return {id(tensor): average.to(tensor.dtype) for tensor, average in self._pairs()}
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return [(getattr(*place), average) for place, average in self._averages.items()]
 
     def forget_places(self) -> None:
         """List the places anew in the next batch, because the network may have changed."""
@@ -94,7 +97,7 @@ class RunningAverage:
 
     def settle(self) -> None:
         """Give the network its average weights for good, and begin anew."""
-        self._exchange()
+        self._apply()
         self.forget()
 
     def adopt(self, other: RunningAverage, *, copy: bool = False) -> None:
@@ -105,17 +108,20 @@ class RunningAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Let the network have its average weights in the ``with`` block."""
-        self._exchange()
+        before = self._apply()
         try:
             yield
         finally:
-            self._exchange()
+            for tensor, data in before:
+                tensor.data = data
 
-    def _exchange(self) -> None:
-        for place, average in self._averages.items():
-            tensor = getattr(*place)
+    def _apply(self) -> list[tuple[Tensor, Tensor]]:
+        """Give the network its average weights; return its tensors with what they held."""
+        before = [(tensor, tensor.data) for tensor, _ in self._pairs()]
+        for tensor, average in self._pairs():
             # Not another tensor: optimizers, tied modules and hooks know the one that is there.
-            self._averages[place], tensor.data = tensor.data, average
+            tensor.data = average.to(tensor.dtype)
+        return before
 
     def state_dict(self, paths: Mapping[int, str]) -> State:
         """Return the averages, each with its number of batches; ``paths`` are those of the modules, by identity."""
@@ -306,8 +312,13 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
     return places + [place for (place, _), is_finite in zip(buffers, finite, strict=True) if is_finite]
 
 
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Return the type of a tensor's average: in half precision a batch's small share would be rounded away."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 def _is_alike(average: Tensor, tensor: Tensor) -> bool:
-    return average.shape == tensor.shape and average.dtype == tensor.dtype and average.device == tensor.device
+    return average.shape == tensor.shape and average.dtype == _wide(tensor) and average.device == tensor.device
 
 
 def take_in(averages: Sequence[Tensor], tensors: Sequence[Tensor], half_life: float, batches: int) -> None:

@@ -217,22 +217,38 @@ def test_once_previews_have_cost_their_share_only_seeds_that_pay_on_average_go_o
 
 
 def test_it_concludes_that_nothing_pays_once_nothing_more_is_tried():
-    tried = [slot("early", seed("a/conv"), seed("a/mlp")), slot("late", seed("a/mlp"))]
     gone = [slot("early"), slot("late")]
     policy = Heuristic(SPACE)
 
     def conclusion(step, *slots):
-        policy.act([seen(step, *slots)], [ActionMask()])
+        look = seen(step, *slots)
+        policy.act([look], [mask_of(look, room={})])
         return policy.conclusions()
 
-    assert (conclusion(0, *gone), conclusion(1, *tried)) == ([""], [""])
-    assert conclusion(2, *gone) == ["nothing pays: all candidates were tried"]
-    assert conclusion(3, slot("early"), slot("late", fossils=1)) == [""], "the others may pay now"
-    for step in range(4, 30):
+    conv, mlp = (seed(name, mean=-0.1) for name in ("a/conv", "a/mlp"))
+    pruned = [(slot("early", conv, mlp), slot("late", mlp)), (slot("early", mlp), slot("late", mlp))]
+    pruned += [(slot("early"), slot("late", mlp))]
+    assert [conclusion(step, *slots) for step, slots in enumerate([gone, *pruned])] == [[""]] * 4
+    assert conclusion(4, *gone) == ["nothing pays: all candidates were tried"]
+    assert conclusion(5, slot("early"), slot("late", fossils=1)) == [""], "the others may pay now"
+    for step in range(6, 30):
         living = conclusion(step, slot("early", seed("a/conv", mean=0.005)), slot("late", fossils=1))
     assert living == [""]
     why = "nothing more pays so far, and previews have cost their share of the training: 2 candidates not tried"
     assert conclusion(30, slot("early"), slot("late", fossils=1)) == [why]
+
+
+@pytest.mark.parametrize(
+    ("finding", "age"), [(Finding.NOT_SHOWN, 2), (Finding.UNKNOWN, 12)], ids=["lost", "gate without a decision"]
+)
+def test_a_seed_that_was_lost_or_not_judged_is_told_from_one_that_does_not_pay(finding, age):
+    policy = Heuristic(ActionSpace({"early": ("a/conv",)}))
+    trial = slot("early", seed("a/conv", mean=-0.1, age=age, opinion=Opinion(finding)))
+    looks = [seen(0, slot("early")), seen(1, trial), seen(2, slot("early"))]
+    for look in looks:
+        policy.act([look], [mask_of(look, room={})])
+    doubt = "all candidates were tried, but 1 candidate failed or could not be judged"
+    assert policy.conclusions() == [f"nothing is shown to pay: {doubt}"]
 
 
 def test_the_seed_that_its_gate_admits_is_advanced():

@@ -4,6 +4,7 @@
     schedule        Schedule: carries out a fixed plan
     heuristic       Heuristic: tries what can grow, and keeps what pays: its rules
     forecasts       Forecast: the gain of a seed that incubates, by which it decides what to try
+    memories        Memory: what it has tried in an episode, and what that has cost
     random_policy   Random: any legal action; the control of every study
     ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
     observations    an observation as rows of numbers, the input of policies that learn

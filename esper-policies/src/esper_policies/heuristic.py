@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ConfigDict, TypeAdapter
@@ -29,12 +28,14 @@ from esper_core.leyline.errors import plural
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_core.leyline.signals import Finding
 from esper_policies.forecasts import Forecast
+from esper_policies.memories import Memory
 from esper_policies.settings import LONGEST, HeuristicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, Signals, SlotSignals
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, SlotSignals
+    from esper_policies.memories import Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +193,6 @@ def _parameters(space: ActionSpace, slot: str, blueprint: str) -> int:
     return 0 if candidate is None else candidate.parameters
 
 
-def _cost(space: ActionSpace, slot: str, blueprint: str) -> float:
-    """Return what a step of a preview costs as a multiple of one of the host, at most; 1 if operations are unknown."""
-    place = space.descriptions.get(slot)
-    candidate = None if place is None else place.candidate(blueprint)
-    if place is None or candidate is None or candidate.flops is None or not place.host_flops:
-        return 1.0
-    return 1 + candidate.flops / place.host_flops
-
-
 def _is_shown(seed: SeedSignals, pays: float) -> bool:
     """Return whether a seed's gate has found that it pays; without gates, whether it ``pays`` by itself."""
     finding = None if seed.opinion is None else seed.opinion.finding
@@ -269,118 +261,8 @@ def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
 LEAST: Final = FIRST_LOOK + 1
 """Age of a seed before which it is not judged, whatever previews have cost: a gate has decided by then."""
 
-LONG: Final = 40
-"""Steps of an episode that count for what previews may cost: in a longer one they take no longer to show."""
-
 STEPS_AFTER_RAMP: Final = FIRST_LOOK
 """Steps that a loop reserves for a seed that is blended in, before which no gate decides."""
-
-
-@dataclass(slots=True)
-class Life:
-    """The record of a seed: its stage, the step since which it has it, and its mean gains since then.
-
-    lower, mean, upper: the mean of the last third of these gains beyond its price, as forecast, with its bounds.
-    hopes: the upper bounds of single looks, as many of the latest as decide on a seed that acts.
-    """
-
-    stage: Stage
-    since: int
-    gains: list[float] = field(default_factory=list)
-    lower: float = -math.inf
-    mean: float = -math.inf
-    upper: float = math.inf
-    hopes: list[float] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Memory:
-    """One environment's episode so far.
-
-    lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, fossils of
-    the whole network and blueprint of each failed trial, which is not repeated until the network has grown. spent: what
-    the steps cost in which seeds incubated that were not kept, as a multiple of a step of the host.
-    """
-
-    lives: dict[str, dict[str, Life]] = field(default_factory=dict)
-    heights: dict[str, int] = field(default_factory=dict)
-    # A list, not a set: sets of text have another order in each process, and equal runs write equal checkpoints.
-    refused: list[tuple[str, int, str]] = field(default_factory=list)
-    spent: float = 0.0
-
-    def germinated(self, slot: str, blueprint: str, step: int) -> None:
-        """Record a germination. If the seed is missing at the next look, it could not be built."""
-        self.lives.setdefault(slot, {})[blueprint] = Life(Stage.GERMINATED, step)
-
-    def look(self, signals: Signals, step: int, forecast: Forecast, space: ActionSpace) -> None:
-        """Update the memory with the signals after ``step``."""
-        slots = signals.slots
-        previewed = [(slot.name, seed.blueprint) for slot in slots for seed in slot.seeds if seed.stage in INCUBATING]
-        # Where nothing else counts operations, it would take a pass through the user's model to describe a candidate.
-        counted = signals.host_flops is not None
-        self.spent += math.fsum(_cost(space, *place) if counted else 1.0 for place in previewed)
-        if any(slot.fossils > self.heights.get(slot.name, slot.fossils) for slot in slots):
-            self.spent = 0.0  # what was spent has brought something
-        outdone = any(seed.stage in BLENDED for slot in slots for seed in slot.seeds)
-        for slot in slots:
-            self._forget_gone(slot, outdone=outdone)
-            self.heights[slot.name] = slot.fossils
-            for seed in slot.seeds:
-                self._follow(slot.name, seed, step, forecast)
-
-    def has_spent(self, share: float, steps: int) -> bool:
-        """Return whether previews have cost this share of an episode of so many steps."""
-        return self.spent >= share * min(steps, LONG)
-
-    def life(self, slot: str, seed: SeedSignals) -> Life:
-        """Return the life of a seed that was there at the last look."""
-        return self.lives[slot][seed.blueprint]
-
-    def may_try(self, slot: SlotSignals, blueprint: str) -> bool:
-        """Return whether the blueprint has not failed yet in this slot of the network as it is now."""
-        return (slot.name, self._fossils, blueprint) not in self.refused
-
-    def tries(self, slot: SlotSignals) -> int:
-        """Return how many blueprints were tried, or are, in this slot of the network as it is now."""
-        failed = sum(name == slot.name and fossils == self._fossils for name, fossils, _ in self.refused)
-        return failed + len(self.lives.get(slot.name, {}))
-
-    def untried(self, space: ActionSpace) -> list[tuple[str, str]]:
-        """Return slot and blueprint of what has not failed yet in the network as it is now."""
-        refused = {(slot, blueprint) for slot, fossils, blueprint in self.refused if fossils == self._fossils}
-        places = [(slot, blueprint) for slot, names in space.blueprints.items() for blueprint in names]
-        return [place for place in places if place not in refused]
-
-    @property
-    def _fossils(self) -> int:
-        return sum(self.heights.values())
-
-    def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
-        life = self.lives.setdefault(slot, {}).setdefault(seed.blueprint, Life(seed.stage, step))
-        if life.stage is not seed.stage:
-            life.stage, life.since, life.gains, life.hopes = seed.stage, step, [], []
-        if seed.gain is not None:
-            life.gains.append(seed.gain.mean)
-            # Of several looks: a single one moves by more than its error, and would drop a seed on one bad step. Of the
-            # last ones: the first gains are neither full nor lasting.
-            recent = life.gains[-max(FIRST_LOOK, math.ceil(len(life.gains) / 3)) :]
-            lasting = replace(seed, gain=replace(seed.gain, mean=fmean(recent)))
-            life.lower, life.mean, life.upper = forecast.interval(lasting)
-            if seed.stage not in INCUBATING:
-                life.hopes = [*life.hopes, forecast.interval(seed)[2]][-forecast.looks :]
-
-    def _forget_gone(self, slot: SlotSignals, *, outdone: bool) -> None:
-        """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
-
-        One that was dropped although it promised to pay may be tried again if the better one fails.
-        """
-        living = {seed.blueprint for seed in slot.seeds}
-        lives = self.lives.get(slot.name, {})
-        kept = slot.fossils > self.heights.get(slot.name, slot.fossils)
-        for blueprint in [name for name in lives if name not in living]:
-            life = lives.pop(blueprint)
-            if not (kept or (outdone and (life.lower > 0 or not life.gains))):
-                self.refused.append((slot.name, self._fossils, blueprint))
 
 
 # JSON has no infinite numbers, and states hold none: they become text.
@@ -439,6 +321,8 @@ class Heuristic:
             assert action.slot is not None
             assert action.blueprint is not None
             memory.germinated(action.slot, action.blueprint, seen.step)
+        elif action.op is Op.PRUNE:
+            memory.lives[action.slot or ""][action.blueprint or ""].pruned = True
         return action
 
     def unfinished(self) -> list[tuple[str, ...]]:
@@ -453,11 +337,14 @@ class Heuristic:
         untried = memory.untried(self.space)
         if any(memory.lives.values()) or (untried and not memory.has_spent(self.settings.share, steps)):
             return ""
-        pays = "nothing more pays" if any(memory.heights.values()) else "nothing pays"
+        more = " more" if any(memory.heights.values()) else ""
+        unjudged = memory.count_unjudged()
+        pays = f"nothing{more} is shown to pay" if unjudged else f"nothing{more} pays"
+        doubt = f", but {plural(unjudged, 'candidate')} failed or could not be judged" if unjudged else ""
         if not untried:
-            return f"{pays}: all candidates were tried"
+            return f"{pays}: all candidates were tried{doubt}"
         left = plural(len(untried), "candidate")
-        return f"{pays} so far, and previews have cost their share of the training: {left} not tried"
+        return f"{pays} so far, and previews have cost their share of the training: {left} not tried{doubt}"
 
     def for_loop(self, steps: int) -> Heuristic:
         """Return the policy for an own loop of so many steps.

@@ -18,7 +18,7 @@ from esper_rewards.potentials import Loss, Team
 from esper_testing import parametrize_with_checks
 from esper_testing.reward_episodes import earned, random_episode
 
-ACCURACY = Metric("accuracy", "up", "%")
+ACCURACY, ERROR = Metric("accuracy", "up", "%"), Metric("error", "down", "%")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewards.md"
 CLASSES = {name: getattr(potentials, class_name) for name, (class_name, _) in REWARDS.items()}
 
@@ -41,10 +41,24 @@ def test_a_step_before_without_its_twin_is_refused(name):
 def test_loss_does_not_depend_on_the_metric():
     course = random_episode(ACCURACY, 0)
     end = course[-1]
-    nats = max(-10.0, min(10.0, end.twin.validation_loss - end.now.validation_loss))
+    gain = 1 - end.now.validation_loss / end.twin.validation_loss
     price = end.now.doublings + 0.10 * end.now.fossils
-    for metric in (ACCURACY, Metric("other", "down")):
-        assert earned(Loss(metric=metric), course) == pytest.approx(100.0 * nats - price)
+    for metric in (ACCURACY, ERROR):
+        assert earned(Loss(metric=metric), course) == pytest.approx(100.0 * gain - price)
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_loss_and_a_metric_a_thousand_times_as_large_are_rewarded_alike(name):
+    reward = CLASSES[name](metric=Metric("squared error", "down"))
+
+    def total(unit):
+        now, twin = (
+            Signals(9, 1.0, unit * value, unit * value, parameters, HOST, slots=())
+            for value, parameters in ((0.3, 2 * HOST), (0.4, HOST))
+        )
+        return reward.score(now, None, twin, None).total
+
+    assert total(1000.0) == pytest.approx(total(1.0)) == pytest.approx(100 * 0.25 - 1.0)
 
 
 def test_the_reference_page_has_every_reward_and_term():
@@ -62,7 +76,6 @@ def test_the_reference_page_has_every_reward_and_term():
         assert re.findall(r"^(\w+): ", text, re.MULTILINE) == ["Formula", "Range", "Direction", "Incentive"], name
 
 
-PERPLEXITY = Metric("perplexity", "down")
 HOST = 5000
 
 
@@ -74,7 +87,7 @@ def signals(metric, *, added=0, fossils=0, step=0):
 metrics = st.floats(0, 1)
 steps = st.builds(signals, metrics, added=st.integers(0, 50_000), fossils=st.integers(0, 8))
 episodes = st.lists(st.tuples(steps, st.builds(signals, metrics)), min_size=1, max_size=12)
-rewards = st.builds(Team, metric=st.sampled_from([ACCURACY, PERPLEXITY]), price=st.floats(0, 1000))
+rewards = st.builds(Team, metric=st.sampled_from([ACCURACY, ERROR]), price=st.floats(0, 1000))
 
 
 def played(reward, episode):

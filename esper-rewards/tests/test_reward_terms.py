@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
-from esper_rewards.terms import MOST, fossil_fee, nats, rent
+from esper_rewards.terms import MOST, POINTS, fossil_fee, loss_reduction, rent
 
 HOST = 1000
 LIVING = [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING]
@@ -45,6 +45,6 @@ def test_run_07_no_term_depends_on_the_slot(now, order):
 
 
 def test_diverged_losses_are_limited():
-    assert nats(signals(loss=1e30), signals()) == -MOST
-    assert nats(signals(loss=math.inf), signals()) == -MOST
-    assert math.isnan(nats(signals(loss=math.nan), signals()))
+    assert loss_reduction(signals(loss=1e30), signals()) == -POINTS * MOST
+    assert loss_reduction(signals(loss=math.inf), signals()) == -POINTS * MOST
+    assert math.isnan(loss_reduction(signals(loss=math.nan), signals()))

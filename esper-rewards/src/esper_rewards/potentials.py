@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline import RewardBreakdown
 from esper_rewards.settings import PRICE, TeamSettings
-from esper_rewards.terms import POINTS, demand_pair, fossil_fee, improvement, nats, rent
+from esper_rewards.terms import demand_pair, fossil_fee, improvement, loss_reduction, rent
 
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
@@ -16,11 +16,11 @@ class Team:
     """The default reward: the change of a potential, so that an episode's sum is the potential at its end.
 
     Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (doublings + 0.10 · fossils), and Φ = 0 before the
-    first step. ``gain`` is the advantage of the validation metric over the twin at the same step, and ``doublings`` how
-    often the host's operations have doubled. The terms ``improvement``, ``rent`` and ``fossil_fee`` are the changes of
-    these parts.
+    first step. ``gain`` is the advantage of the validation metric over the twin at the same step (of a metric that is
+    not a share, as a share of the twin's), and ``doublings`` how often the host's operations have doubled. The terms
+    ``improvement``, ``rent`` and ``fossil_fee`` are the changes of these parts.
 
-    Range: an episode's sum is Φ at its end, at most 100 for a metric between 0 and 1.
+    Range: an episode's sum is Φ at its end, at most 100 for a share.
 
     Direction: up with a better metric, down with operations and fossils.
 
@@ -34,7 +34,7 @@ class Team:
         >>> from esper_core.leyline import Metric, Signals
         >>> twin = Signals(9, 1.0, 1.0, 0.58, parameters=5000, host_parameters=5000, slots=())
         >>> grown = Signals(9, 0.5, 0.5, 0.68, parameters=10_000, host_parameters=5000, slots=())
-        >>> breakdown = Team(metric=Metric("accuracy")).score(grown, None, twin, None)
+        >>> breakdown = Team(metric=Metric("accuracy", "up", "%")).score(grown, None, twin, None)
         >>> {name: round(value, 6) for name, value in breakdown.terms.items()}
         {'improvement': 10.0, 'rent': -1.0, 'fossil_fee': 0.0}
     """
@@ -67,10 +67,10 @@ class Team:
 class Loss(Team):
     """``team`` by validation loss instead of the metric, for example for language models.
 
-    Formula: Φ(now) − Φ(before), where Φ = 100 · nats − price · (doublings + 0.10 · fossils), and Φ = 0 before the
-    first step. ``nats`` is how much lower the validation loss is than the twin's, clipped to ±10.
+    Formula: Φ(now) − Φ(before), where Φ = 100 · gain − price · (doublings + 0.10 · fossils), and Φ = 0 before the
+    first step. ``gain`` is how much lower the validation loss is than the twin's, as a share of it, clipped to ±10.
 
-    Range: an episode's sum is Φ at its end, at most 1000.
+    Range: an episode's sum is Φ at its end, at most 100 for losses above 0.
 
     Direction: up with a lower loss, down with operations and fossils.
 
@@ -79,7 +79,7 @@ class Loss(Team):
 
     Args:
         metric: the task's metric; it is not used.
-        price: hundredths of a nat that each doubling of the host's operations must bring to break even.
+        price: hundredths of the twin's loss that each doubling of the host's operations must bring to break even.
 
     Examples:
         >>> from esper_core.leyline import Metric, Signals
@@ -90,5 +90,5 @@ class Loss(Team):
     """
 
     def gain(self, signals: Signals, twin: Signals) -> float:
-        """Return the gain over the twin at one step, in hundredths of a nat."""
-        return POINTS * nats(signals, twin)
+        """Return the gain over the twin at one step, in hundredths of its loss."""
+        return loss_reduction(signals, twin)

@@ -23,7 +23,8 @@ class TeamSettings(BaseModel):
 
     price: Amount = Field(
         default=PRICE,
-        description="Hundredths of the metric that each doubling of the host must bring; a fossil costs a tenth.",
+        description="Points that each doubling of the host must bring: hundredths of a metric that is a share, else of "
+        "the twin's metric. A fossil costs a tenth.",
     )
 
 
@@ -32,5 +33,5 @@ class LossSettings(TeamSettings):
 
     price: Amount = Field(
         default=PRICE,
-        description="Hundredths of a nat that each doubling of the host must bring; a fossil costs a tenth.",
+        description="Hundredths of the twin's loss that each doubling of the host must bring; a fossil costs a tenth.",
     )

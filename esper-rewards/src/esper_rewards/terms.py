@@ -54,18 +54,21 @@ def fossil_fee(now: Signals, price: float) -> float:
 
 
 POINTS: Final = 100.0
-"""Points for a metric that is better by 1, or a loss that is lower by 1 nat."""
+"""Points for a metric that is better by 1, or for what is better by the whole of what the twin has."""
 
 MOST: Final = 10.0
-"""Differences of losses are clipped to this many nats."""
+"""Differences are clipped to this many times what the twin has, where they are shares of that."""
+
+LEAST: Final = 1e-12
+"""What a twin counts as that has none, so that no number is divided by 0."""
 
 
 def improvement(metric: Metric, now: Signals, twin: Signals) -> float:
     """Return the advantage of the metric over the twin, in points.
 
-    Formula: 100 · gain(metric, metric of the twin).
+    Formula: 100 · gain(metric, metric of the twin); divided by the twin's if the metric is not a share.
 
-    Range: −100 to 100 for a metric between 0 and 1.
+    Range: −100 to 100 for a share; otherwise clipped to ±1000, and NaN if a metric is NaN.
 
     Direction: up with a better metric.
 
@@ -74,18 +77,19 @@ def improvement(metric: Metric, now: Signals, twin: Signals) -> float:
     Examples:
         >>> from esper_core.leyline import Metric, Signals
         >>> twin = Signals(9, 1.0, 1.0, 0.50, parameters=5000, host_parameters=5000, slots=())
-        >>> improvement(Metric("accuracy"), Signals(9, 1.0, 1.0, 0.75, 6000, 5000, ()), twin)
+        >>> improvement(Metric("accuracy", "up", "%"), Signals(9, 1.0, 1.0, 0.75, 6000, 5000, ()), twin)
         25.0
     """
-    return POINTS * metric.gain(now.validation_metric, twin.validation_metric)
+    gain = metric.gain(now.validation_metric, twin.validation_metric)
+    return POINTS * (gain if metric.is_share else _share(gain, twin.validation_metric))
 
 
-def nats(now: Signals, twin: Signals) -> float:
-    """Return how much lower the validation loss is than the twin's, in nats.
+def loss_reduction(now: Signals, twin: Signals) -> float:
+    """Return how much lower the validation loss is than the twin's, in hundredths of the twin's.
 
-    Formula: loss of the twin − loss.
+    Formula: 100 · (loss of the twin − loss) / loss of the twin.
 
-    Range: clipped to ±10; NaN if a loss is NaN.
+    Range: clipped to ±1000; NaN if a loss is NaN.
 
     Direction: up with a lower loss.
 
@@ -94,12 +98,17 @@ def nats(now: Signals, twin: Signals) -> float:
 
     Examples:
         >>> from esper_core.leyline import Signals
-        >>> nats(Signals(9, 1.0, 0.75, 0.5, 6000, 5000, ()), Signals(9, 1.0, 1.0, 0.5, 5000, 5000, ()))
-        0.25
+        >>> loss_reduction(Signals(9, 1.0, 1.5, 0.5, 6000, 5000, ()), Signals(9, 1.0, 2.0, 0.5, 5000, 5000, ()))
+        25.0
     """
-    difference = twin.validation_loss - now.validation_loss
+    return POINTS * _share(twin.validation_loss - now.validation_loss, twin.validation_loss)
+
+
+def _share(difference: float, whole: float) -> float:
+    """Return a difference as a share of the whole, whose unit then does not count."""
+    share = difference / max(abs(whole), LEAST) if math.isfinite(whole) else difference
     # NaN stays NaN, which the governor handles.
-    return difference if math.isnan(difference) else max(-MOST, min(MOST, difference))
+    return share if math.isnan(share) else max(-MOST, min(MOST, share))
 
 
 def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:

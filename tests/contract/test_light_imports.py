@@ -8,7 +8,7 @@ from pathlib import Path
 LIGHT = [f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins")]
 LIGHT += [f"esper_run.{part}" for part in ("config", "cli", "runs.records", "options", "stores")]
 LIGHT += ["esper_scale.stores.plugin"]
-HEAVY = ["torch", "scipy", "numpy", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
+HEAVY = ["torch", "scipy", "numpy", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
 
 
 PROBE = f"""

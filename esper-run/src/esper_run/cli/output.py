@@ -1,6 +1,6 @@
 """Output of the command line: lines, tables, problems and JSON, and the results of a run.
 
-A table is ruled on a terminal and plain aligned lines elsewhere. Names and messages come from other people's packages:
+Names and messages come from other people's packages:
 control characters in them are escaped before they are printed.
 """
 
@@ -149,15 +149,14 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on stdout: ruled on a terminal, or row by row where that is too narrow; plain lines elsewhere."""
+    """Print a table on stdout as aligned lines, or row by row on a terminal that is too narrow for them."""
     rows = list(rows)
     if is_wide(head, *rows):
-        _print_rows(head, *rows)
+        for name, *cells in rows:
+            print_line(printable(plain(name)))  # it is never broken, since a name is copied from there
+            print_facts([*zip(head[1:], cells, strict=True)])
         return
     lines = [[printable(plain(cell)) for cell in row] for row in (head, *rows)]
-    if sys.stdout.isatty():
-        _print_ruled(*lines)
-        return
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print_line("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -169,27 +168,6 @@ def is_wide(head: Sequence[str], *rows: Sequence[str]) -> bool:
         return False
     widths = (max(len(printable(plain(cell))) for cell in column) for column in zip(head, *rows, strict=True))
     return sum(widths) + 2 * (len(head) - 1) > get_terminal_size().columns
-
-
-def _print_rows(head: Sequence[str], *rows: Sequence[str]) -> None:
-    """Print each row as lines below its first cell, which is never broken: a name is copied from there."""
-    for name, *cells in rows:
-        print_line(printable(plain(name)))
-        print_facts([*zip(head[1:], cells, strict=True)])
-
-
-def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in head:
-        table.add_column(Text(title), no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(file=sys.stdout, highlight=False).print(table)
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

@@ -13,11 +13,9 @@ import threading
 from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
-from click.shell_completion import ShellComplete
 
 from esper_core.leyline.events import GovernorActed, RunFinished
 from esper_core.telemetry import encode
-from esper_run.cli import main
 from esper_watch.report import read_report, report_page
 from esper_watch.web.followed_run import FollowedRun
 from esper_watch.web.fragments import LivePage
@@ -360,30 +358,6 @@ def test_only_what_changed_is_sent(make_run):
         assert "courses" not in second["changed"]
         shutil.rmtree(run)
         assert changes(query) == {"gone": True}
-
-
-@pytest.mark.parametrize(
-    ("words", "start", "names"),
-    [
-        (["watch"], "", ["swift-heron", "20261121-101513-quiet-otter", "20261121-101512-quiet-otter"]),
-        (["report"], "sw", ["swift-heron"]),
-        (["compare", "swift-heron"], "", ["20261121-101512-quiet-otter"]),
-        (["resume"], "20261121-101512", []),
-        (["resume"], "20261121-101513", ["20261121-101513-quiet-otter"]),
-        (["runs", "show"], "quiet", []),
-        (["watch"], "some/where", ["some/where"]),
-    ],
-)
-def test_the_shell_completes_names_of_runs(words, start, names, tmp_path):
-    for name in ("20261121-101512-quiet-otter", "20261121-101513-quiet-otter", "20261122-090000-swift-heron"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "manifest.json").touch()
-    (tmp_path / "20261121-101512-quiet-otter/summary.json").touch()
-    (tmp_path / "20261123-090000-no-run").mkdir()
-    completions = ShellComplete(main, {}, "esper", "_ESPER_COMPLETE").get_completions(
-        [*words, "--runs-dir", str(tmp_path)], start
-    )
-    assert [completion.value for completion in completions] == names
 
 
 LATER = "Date.now = ((now) => () => now() + 40000)(Date.now)"

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from esper_run.options import complete_name
 from esper_run.runs.directory import run_lock
 from esper_run.runs.records import list_runs, load_run, read_growth, read_run
 from tests.support.configurations import problem_of
@@ -193,4 +192,3 @@ def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_p
     refused("E420", list_runs, nowhere)
     (runs / "file").touch()
     refused("E430", list_runs, runs / "file")
-    assert complete_name(nowhere, "") == []

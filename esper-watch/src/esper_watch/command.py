@@ -16,7 +16,7 @@ import click
 
 from esper_core.leyline.errors import printable
 from esper_run.cli.output import print_json, print_line, print_warnings
-from esper_run.options import PathOrURL, run_name, runs_dir_option
+from esper_run.options import PathOrURL, runs_dir_option
 
 if TYPE_CHECKING:
     from esper_watch.web.server import Server
@@ -26,7 +26,7 @@ SECONDS_BETWEEN_FETCHES: Final = 10.0
 
 
 @click.command()
-@click.argument("run", type=PathOrURL(path_type=Path), required=False, shell_complete=run_name())
+@click.argument("run", type=PathOrURL(path_type=Path), required=False)
 @runs_dir_option
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Listen on this address.")
 @click.option(
@@ -95,7 +95,7 @@ def _keep_fetching(run: Path | str, runs_dir: Path | str) -> None:
 
 
 @click.command()
-@click.argument("run", type=PathOrURL(path_type=Path), shell_complete=run_name())
+@click.argument("run", type=PathOrURL(path_type=Path))
 @runs_dir_option
 @click.option(
     "--out",
@@ -113,7 +113,7 @@ def report(run: Path | str, runs_dir: Path | str, *, out: Path | None) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=run_name(finished=True))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @runs_dir_option
 @click.option(
     "--arm", "arms", multiple=True, metavar="NAME", help="Compare only arms of this name; all of their pairs."

@@ -16,7 +16,7 @@ from esper_core.leyline.errors import EsperError, printable
 from esper_core.leyline.files import is_url
 from esper_run.cli.exits import preparation
 from esper_run.cli.output import print_json, print_line, print_problems, print_warnings
-from esper_run.options import local_runs_option, run_name
+from esper_run.options import local_runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +126,7 @@ def run(
 
 
 @click.command()
-@click.argument("run", shell_complete=run_name(finished=False))
+@click.argument("run")
 @local_runs_option
 @_execution_options
 def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:

@@ -38,7 +38,7 @@ from esper_run.formats import (
     format_value,
     metric_of,
 )
-from esper_run.options import run_name, runs_dir_option
+from esper_run.options import runs_dir_option
 from esper_run.runs.directory import STATUS_RUNNING
 from esper_run.runs.findings import lost_text
 from esper_run.runs.records import Run, UnreadableRun, changed_events, list_runs, load_run, read_growth
@@ -72,7 +72,7 @@ def list_command(context: click.Context, runs_dir: Path | str, *, as_json: bool)
 
 
 @runs.command("show")
-@click.argument("run", shell_complete=run_name())
+@click.argument("run")
 @runs_dir_option
 @click.option("--seeds", "list_seeds", is_flag=True, help="Show every seed: its last stage, gain, price and reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")

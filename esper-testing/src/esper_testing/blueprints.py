@@ -5,12 +5,8 @@ Each check takes the factory, the spec that it is registered with, and a kind of
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -219,34 +215,6 @@ READS: Final = frozenset(
 )
 """Functions that make the host wait for the device."""
 
-IMPORT_PROBE: Final = """
-import hashlib, json, random, sys
-sys.path[:] = json.loads(sys.argv[2])
-import numpy, torch
-def digest(value):
-    return hashlib.sha256(repr(value).encode()).hexdigest()
-def world():
-    return {
-        "torch's default generator": digest(torch.get_rng_state().tolist()),
-        "numpy's global generator": digest([part if isinstance(part, (str, int, float)) else part.tolist()
-                                            for part in numpy.random.get_state()]),
-        "Python's global generator": digest(random.getstate()),
-        "torch's default dtype": str(torch.get_default_dtype()),
-        "torch's default device": str(torch.get_default_device()),
-        "torch's number of threads": torch.get_num_threads(),
-        "torch's gradient mode": torch.is_grad_enabled(),
-        "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
-        "torch's matmul precision": torch.get_float32_matmul_precision(),
-        "cudnn.benchmark": torch.backends.cudnn.benchmark,
-        "cudnn.deterministic": torch.backends.cudnn.deterministic,
-    }
-before = world()
-__import__(sys.argv[1])
-after = world()
-sys.stdout.write("\\0" + json.dumps([name for name in before if before[name] != after[name]]))
-"""
-"""Imports a module in a fresh interpreter and prints, after a NUL, the names of the global settings that changed."""
-
 
 def same_seed_same_weights(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check that the same RNG seed builds the same block."""
@@ -293,31 +261,6 @@ def reads_no_value_in_forward(factory: Factory, spec: BlueprintSpec, kind: SiteK
             with spy:
                 block.train(training)(inputs)
             expect(not spy.reads, site, f"reads values in its forward pass: {', '.join(dict.fromkeys(spy.reads))}")
-
-
-@applies_if(lambda module: module is not None and module != "__main__" and _importable(module))
-def imports_cleanly(module: str) -> None:
-    """Check that importing the module prints nothing, draws no random numbers, and changes no torch setting."""
-    command = [sys.executable, "-c", IMPORT_PROBE, module, json.dumps(sys.path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    printed, mark, changed = run.stdout.rpartition("\0")
-    problems = []
-    if not mark:
-        problems.append(f"cannot be imported in a fresh interpreter: {run.stderr.strip()[-300:]}")
-    elif run.stderr.strip() or printed.strip():
-        problems.append(f"prints when it is imported: {(printed + run.stderr).strip()[:200]}")
-    if mark and (names := json.loads(changed)):
-        problems.append(f"changes when it is imported: {', '.join(names)}")
-    demand(not problems, f"{module} {'; '.join(problems)}")
-
-
-def _importable(module: str) -> bool:
-    """Return whether a fresh interpreter finds the module; that of a one-file plugin is only in ``sys.modules``."""
-    top = module.partition(".")[0]
-    try:
-        return find_spec(module) is not None and any(finder.find_spec(top, None) for finder in sys.meta_path)
-    except (ImportError, ValueError):
-        return False
 
 
 class _Spy(TorchFunctionMode):

@@ -2,9 +2,6 @@
 
 ``<kind>_checks`` yields a ``Check`` for each promise and case, ``check_<kind>`` runs them and returns the results. The
 modules with the checks import torch and the core, so they are imported only when their checks are asked for.
-
-Settings of components come as mappings, or as ``NAME.path=value`` from the command line; the component's own settings
-model validates the latter.
 """
 
 from __future__ import annotations
@@ -40,23 +37,19 @@ POLICY_SLOTS: Final = (1, 2, 3, 7)
 """Numbers of slots that a policy is checked with."""
 
 
-def blueprint_checks(
-    factory: Factory, spec: BlueprintSpec, *, name: str | None = None, module: str | None = None
-) -> Iterator[Check]:
+def blueprint_checks(factory: Factory, spec: BlueprintSpec, *, name: str | None = None) -> Iterator[Check]:
     """Yield the checks for a blueprint, each for every kind of site that it accepts, without those of other traits.
 
     The block is built by ``factory(site)``; ``spec`` is what the blueprint is registered with. ``name`` is shown in
-    results, and ``module`` is the factory's, where the factory does not know it.
+    results.
     """
     from esper_core.growth import Variety
     from esper_testing import blueprint_trials, blueprints
 
     name = name or _name_of(factory)
-    module = module or getattr(factory, "__module__", None)
     yield Check(name, "is_well_declared", partial(blueprints.is_well_declared, name, spec))
     if spec.reads_layer:
         factory = Variety(name, spec, factory).build_alone
-    yield from _each(name, [blueprints.imports_cleanly], {None: (module,)})
     cases = {kind: (factory, spec, kind) for kind in SITE_KINDS if kind in spec.kinds}
     yield from _each(name, (*blueprints.CHECKS, *blueprint_trials.CHECKS), cases)
 
@@ -184,7 +177,6 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
     ``settings`` are keyword arguments of the factory. Without them the checks run with the defaults; if the component
     requires settings, there is one check, which is skipped with the reason.
     """
-    module = component.target.partition(":")[0] if isinstance(component.target, str) else None
     if isinstance(component.spec, BlueprintSpec):
         text = ",".join(f"{name}={value}" for name, value in (settings or {}).items())
         component = component.configured(text and f"{text})")
@@ -192,10 +184,9 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
     def build(*arguments: Any, **options: Any) -> Any:
         return component.load()(*arguments, **options)
 
-    build.__module__ = getattr(component.target, "__module__", build.__module__)
     name, spec = component.short, component.spec
     if isinstance(spec, BlueprintSpec):
-        yield from blueprint_checks(build, spec, name=name, module=module)
+        yield from blueprint_checks(build, spec, name=name)
         return
     if settings is None and _lacks_settings(component):
         yield Check(name, "has_its_settings", partial(has_its_settings, component))

@@ -192,7 +192,14 @@ class Garden:
     def _fossilise(self, slot: Slot, seed: Seed, step: int, reason: Reason) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
         if seed.number in self._born_here:  # one that was loaded may have been trained elsewhere
-            _refuse_untrained(slot, seed, self.keeper)
+            owners = [owner for owner in self.keeper.owned_by_seed(seed.number) if owner.parameters]
+            if owners and not any(owner.gradients.used for owner in owners):
+                message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
+                hint = (
+                    "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"
+                    "and  keeper.step(garden.blended). esper_grow.Gardener does both."
+                )
+                raise GrowthError(Problem("E309", message, hint=hint))
         seed.kept = step
         if not slot.nursery:  # others of its set may be left
             at_limit = len(slot.fossils) >= slot.limit
@@ -452,18 +459,6 @@ def attributed_to_seed(*places: tuple[Slot, Seed]) -> Iterator[None]:
             raise
         failure = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
         raise SeedFault(names, failure, number=number) from error
-
-
-def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:
-    """Raise GrowthError for a seed that was born here and that no optimizer ever stepped."""
-    owners = [owner for owner in keeper.owned_by_seed(seed.number) if owner.parameters]
-    if owners and not any(owner.gradients.used for owner in owners):
-        message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
-        hint = (
-            "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"
-            "and  keeper.step(garden.blended). esper_grow.Gardener does both."
-        )
-        raise GrowthError(Problem("E309", message, hint=hint))
 
 
 def _lift_embargo(slot: Slot) -> None:

@@ -300,7 +300,12 @@ def attach_slots(model: nn.Module, places: Mapping[str, SlotPlace], undo: ExitSt
     family, inside = Family(), [place.at for place in places.values()]
     for module, below in _with_slots_below(model, inside):
         undo.callback(setattr, module, "__class__", type(module))
-        _change_class(module, family, below)
+        plain = plain_class(module)
+        try:
+            module.__class__ = family.class_of(plain, below)
+        except Exception as error:
+            message = f"the class {plain.__name__} cannot be subclassed: {error}"
+            raise GraftError(Problem("E318", message, hint=_WRAP)) from error
     for order, (name, place) in enumerate(places.items()):
         slot, module = Slot(name, place, order), model.get_submodule(place.at)
         slot.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
@@ -402,15 +407,6 @@ def _with_slots_below(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.M
 def plain_class(module: nn.Module) -> type[nn.Module]:
     """Return the class before a graft; a new object of the class of a grafted one has another class than its host."""
     return getattr(type(module), "_esper_class", (type(module),))[0]
-
-
-def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) -> None:
-    plain = plain_class(module)
-    try:
-        module.__class__ = family.class_of(plain, places)
-    except Exception as error:
-        message = f"the class {plain.__name__} cannot be subclassed: {error}"
-        raise GraftError(Problem("E318", message, hint=_WRAP)) from error
 
 
 def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:

@@ -83,21 +83,18 @@ class RandomStream:
             return self
         GENERATOR_LOCK.acquire()
         try:
-            self._lend()
+            if self._lender is not None:
+                msg = "this stream is in use; it can feed one block at a time"
+                raise RuntimeError(msg)
+            lender = torch.get_rng_state(), torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
+            torch.set_rng_state(self._cpu)
+            if self._cuda is not None:
+                torch.cuda.set_rng_state(self._cuda, self.device)
+            self._lender = lender
         except BaseException:
             GENERATOR_LOCK.release()
             raise
         return self
-
-    def _lend(self) -> None:
-        if self._lender is not None:
-            msg = "this stream is in use; it can feed one block at a time"
-            raise RuntimeError(msg)
-        lender = torch.get_rng_state(), torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda, self.device)
-        self._lender = lender
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -84,7 +84,10 @@ def _value(node: ast.expr, variables: Mapping[str, int]) -> int:
         case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
             operands = _value(left, variables), _value(right, variables)
             # Before the operation, because a huge power takes for ever to compute, and only then is its value bounded.
-            _check_operands(node, sign, operands[1])
+            if isinstance(sign, ast.FloorDiv) and operands[1] == 0:
+                _fail(f'division by zero in "{_shortened(ast.unparse(node))}"')
+            if isinstance(sign, ast.Pow) and not 0 <= operands[1] <= MAX_EXPONENT:
+                _fail(f"an exponent must be from 0 to {MAX_EXPONENT}, not {operands[1]}")
             value = _OPERATORS[type(sign)](*operands)
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_]):
             value = _FUNCTIONS[name](*(_value(argument, variables) for argument in node.args))
@@ -93,13 +96,6 @@ def _value(node: ast.expr, variables: Mapping[str, int]) -> int:
     if abs(value) > MAX_VALUE:
         _fail(f'"{_shortened(ast.unparse(node))}" is beyond {MAX_VALUE:.0e}')
     return value
-
-
-def _check_operands(node: ast.expr, sign: ast.operator, right: int) -> None:
-    if isinstance(sign, ast.FloorDiv) and right == 0:
-        _fail(f'division by zero in "{_shortened(ast.unparse(node))}"')
-    if isinstance(sign, ast.Pow) and not 0 <= right <= MAX_EXPONENT:
-        _fail(f"an exponent must be from 0 to {MAX_EXPONENT}, not {right}")
 
 
 def _shortened(text: str) -> str:

@@ -29,7 +29,6 @@ from esper_core.plugins.process_state import Guard, Scope
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     import pluggy
 
@@ -212,16 +211,11 @@ def location_of(error: BaseException, target: str | None = None) -> tuple[str | 
     package = top_package(target) if target is not None and is_third_party(target) else None
     place: tuple[str | None, int | None] = (None, None)
     for frame, line in walk_tb(error.__traceback__):
-        owner, file = package_of_frame(frame), frame.f_code.co_filename
+        owner, file = top_package(str(frame.f_globals.get("__name__", ""))), frame.f_code.co_filename
         # "<string>" is generated code, as of dataclasses: there is no file with that line.
         if owner == package or (package is None and owner not in _SHARED and not file.startswith("<")):
             place = (file, line)
     return place
-
-
-def package_of_frame(frame: FrameType) -> str:
-    """Return the top package whose code a frame runs."""
-    return top_package(str(frame.f_globals.get("__name__", "")))
 
 
 def summarise(error: BaseException) -> str:

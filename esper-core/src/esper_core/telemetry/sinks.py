@@ -140,16 +140,12 @@ class SinkThread:
             log_change(self._changes.get())
         if self._error is not None and not self._shut_off:
             self._shut_off = True
-            _report_shut_off(self._label, self._error)
+            message = f"{self._label} raised {summarise(self._error)}; it is shut off for the rest of the run"
+            log.warning("%s", component_problem("E228", message, self._error, self._label))
 
     def _warn(self, failure: str) -> None:
         hint = "events.jsonl has all of them: esper_run.read_events reads it when the run is over."
         log.warning("%s", Problem("E228", f"{self._label} {failure}", hint=hint))
-
-
-def _report_shut_off(label: str, error: BaseException) -> None:
-    message = f"{label} raised {summarise(error)}; it is shut off for the rest of the run"
-    log.warning("%s", component_problem("E228", message, error, label))
 
 
 def _error_in(call: Callable[[], None], guard: Guard) -> BaseException | None:

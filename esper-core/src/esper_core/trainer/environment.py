@@ -245,7 +245,7 @@ class Environment:
         """Train for one decision step, and return the seeds' changes of stage."""
         began, batches = perf_counter(), self.recipe.network.batches
         transitions = self.open_step()
-        losses = [self.network.train_batch(self.forward.losses(*self.next_batch())) for _ in range(batches)]
+        losses = [self.network.train_batch(self.forward.losses(*self.feed.next(self.order))) for _ in range(batches)]
         transitions += self.close_step(losses)
         self.seconds = perf_counter() - began, self.network.incubation_seconds
         return transitions
@@ -256,10 +256,6 @@ class Environment:
         # A trial in which a seed failed leaves the model in evaluation mode.
         self.model.train()
         return transitions
-
-    def next_batch(self) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of the next batch."""
-        return self.feed.next(self.order)
 
     def close_step(self, losses: Sequence[Tensor]) -> list[Transition]:
         """End the training of a step, given the loss of each batch, and return the seeds' changes of stage."""

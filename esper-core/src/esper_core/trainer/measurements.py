@@ -284,7 +284,9 @@ class StepMeasurements:
 
     def numbers(self, evaluation: Tensor) -> Tensor:
         """Return all measurements of this step, with ``evaluation``, as one tensor, which ``read`` takes apart."""
-        scale = self._loss_scale()
+        scaler = self._garden.keeper.scaler
+        # By a product on the device, because ``get_scale`` would wait for it.
+        scale = [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
         by_seed = [tensor for measured in self._by_seed() for tensor in measured.values()]
         numbers = [self.train_loss, evaluation, self._is_host_finite(scale), *scale, *by_seed]
         # In float64, as gains are computed; float32 would round them, and large numbers of examples.
@@ -380,12 +382,6 @@ class StepMeasurements:
             if seed.stage is Stage.FOSSILISED or seed.alpha.value > 0.0
         )
         return self._operations.host + sum(self._operations.blocks[block] for block in acting)
-
-    def _loss_scale(self) -> list[Tensor]:
-        """Return the factor on the training loss, in a list that is empty where there is none."""
-        scaler = self._garden.keeper.scaler
-        # By a product on the device, because ``get_scale`` would wait for it.
-        return [] if scaler is None else [scaler.scale(torch.ones(1, device=self.train_loss.device))]
 
     def _is_host_finite(self, scale: Sequence[Tensor]) -> Tensor:
         """Return whether every parameter and gradient of host and fossils is finite.

@@ -2,14 +2,13 @@
 
 import importlib.util
 import io
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -111,34 +110,11 @@ def install(site: Path) -> SitePackages:
     return SitePackages(site)
 
 
-class Answer(NamedTuple):
-    """The exit status of a command, and what it printed. The core's tests do without esper-testing."""
-
-    status: Any
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+def esper(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """``esper("plugins", "list")``: run the command and return its answer."""
-    from esper_run.cli import main  # tests of the core need no command line
-
-    monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*arguments: str | Path) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main(list(map(str, arguments)))
-        out, err = capsys.readouterr()
-        return Answer(end.value.code, out, err)
-
-    return call
+    call = request.getfixturevalue("esper_cli")  # of esper-testing, which the core's tests do without
+    return lambda *arguments: call(*map(str, arguments))
 
 
 class Terminal(io.StringIO):

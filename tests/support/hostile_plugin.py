@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from esper_core import BlueprintSpec, hookimpl
 from esper_core.leyline import (
-    WAIT, Action, HostSpec, Op, PluginInfo, PolicySpec, RewardBreakdown, RewardSpec, ScheduleSpec,
+    WAIT, Action, HostSpec, Op, PolicySpec, RewardBreakdown, RewardSpec, ScheduleSpec,
     SinkSpec, State, TaskSpec
 )
 from esper_tasks.hosts import PointwiseMlp
@@ -149,10 +149,6 @@ class Sink:
     def close(self):
         #at close
 
-@hookimpl
-def esper_plugin_info():
-    #at info
-    return PluginInfo(api=1, summary="Hostile.")
 @hookimpl
 def esper_register_blueprints(registry):
     #at registration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import BlueprintSpec, PluginInfo, hookimpl
+from esper_core import BlueprintSpec, hookimpl
 
 if TYPE_CHECKING:
     from esper_core.leyline import Registrar
@@ -152,12 +152,6 @@ BLUEPRINTS: Final = {
     ),
 }
 """Module and class of each blueprint by its name, and its spec."""
-
-
-@hookimpl
-def esper_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary="The standard blueprints.")
 
 
 @hookimpl

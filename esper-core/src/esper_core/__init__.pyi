@@ -9,7 +9,6 @@ from .leyline import (
     BlueprintSpec as BlueprintSpec,
     EsperError as EsperError,
     HostSpec as HostSpec,
-    PluginInfo as PluginInfo,
     Policy as Policy,
     PolicySpec as PolicySpec,
     Reward as Reward,

@@ -2,7 +2,7 @@
 
 import pytest
 
-IMPORTS = "from esper_core import BlueprintSpec, PluginInfo, hookimpl\n"
+IMPORTS = "from esper_core import BlueprintSpec, hookimpl\n"
 
 
 def hook(signature: str, body: str = "pass", marker: str = "@hookimpl") -> str:
@@ -56,7 +56,7 @@ def test_generator_and_async_hooks_are_refused(report, workshop) -> None:
 def test_optional_hooks_fewer_arguments_and_imported_functions_are_accepted(load, workshop, source, hooks) -> None:
     workshop.write("elsewhere", "def esper_help(): pass\n")
     (record,) = load(workshop.package(source)).records
-    assert (record.status, record.api, record.hooks, record.problems) == ("active", 1, hooks, ())
+    assert (record.status, record.hooks, record.problems) == ("active", hooks, ())
 
 
 def test_unmarked_hook_function_is_a_warning(load, report, workshop) -> None:
@@ -73,12 +73,6 @@ def test_unmarked_hook_function_is_a_warning(load, report, workshop) -> None:
     )
 
 
-def test_unsupported_api_level_is_rejected(load, workshop) -> None:
-    package = workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=2)"))
-    assert [(record.status, record.api) for record in load(package).records] == [("rejected", 2)]
-
-
-DESCRIPTION = f"E215 {PLUGIN} does not describe itself: esper_plugin_info returned "
 NO_MODEL = f"E217 {PLUGIN} has settings that are not a pydantic model: esper_settings_model returned "
 WILD = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
 
@@ -86,28 +80,18 @@ WILD = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plug
 @pytest.mark.parametrize(
     ("source", "message", "line"),
     [
-        *(
-            (hook("esper_plugin_info()", f"return {text}"), DESCRIPTION + received, 2)
-            for text, received in (
-                ("None", "None"),
-                ("{'api': 1}", "{'api': 1}"),
-                *((f"PluginInfo(api={api})", f"PluginInfo(api={api}, summary='', ") for api in ("'1'", "True", "0")),
-            )
-        ),
-        (hook("esper_plugin_info()", "return 1 / 0"), f"E221 {PLUGIN} failed in esper_plugin_info: ZeroDivision", 4),
         (hook("esper_settings_model()", "return int"), f"{NO_MODEL}<class 'int'>", 2),
         (hook("esper_settings_model()", "return {}"), f"{NO_MODEL}{{}}", 2),
         (hook("esper_settings_model()", "1 / 0"), f"E221 {PLUGIN} failed in esper_settings_model: ZeroDivision", 4),
         (WILD, f"E221 {PLUGIN} failed while its hooks were looked up: SystemExit: 1", 2),
     ],
 )
-def test_invalid_description_or_settings_break_the_plugin(load, report, workshop, source, message, line) -> None:
+def test_invalid_settings_break_the_plugin(load, report, workshop, source, message, line) -> None:
     package = workshop.package(source, target="esper_extra:plugin" if source == WILD else None)
     assert [record.status for record in load(package).records] == ["broken"]
-    head, place, hint, *_ = report(package).splitlines()
+    head, place, *_ = report(package).splitlines()
     assert head.startswith(message)
     assert place == f"  esper_extra.py:{line}"
-    assert not message.startswith("E215") or hint == "  Return PluginInfo(api=1, summary=...)."
 
 
 def test_two_functions_for_one_hook_are_refused(load, workshop) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from esper_core import PluginInfo, PolicySpec, ScheduleSpec, hookimpl
+from esper_core import PolicySpec, ScheduleSpec, hookimpl
 
 POLICIES: Final = {
     "static": ("static:Static", None, "Never grows."),
@@ -32,12 +32,6 @@ SCHEDULES: Final = {
     "cosine": ("Cosine", "Falls on half a cosine to the last step."),
 }
 """Class of each schedule in ``learning_rates`` by its name, and its summary."""
-
-
-@hookimpl
-def esper_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary="Policies, which decide what grows, where and when, and schedules of learning rates.")
 
 
 @hookimpl

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from esper_core import PluginInfo, RewardSpec, hookimpl
+from esper_core import RewardSpec, hookimpl
 
 REWARDS: Final = {
     "loss": ("Loss", "As team, in nats of validation loss."),
     "team": ("Team", "Gain over the twin, less a price for size: the default."),
 }
 """Class of each reward by its name, and its summary. Its settings model is named after the class."""
-
-
-@hookimpl
-def esper_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary="Reward terms and the named rewards made of them.")
 
 
 @hookimpl

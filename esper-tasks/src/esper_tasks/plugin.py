@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import HostSpec, PluginInfo, SlotPlace, TaskSpec, hookimpl
+from esper_core import HostSpec, SlotPlace, TaskSpec, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,12 +89,6 @@ HOSTS: Final[Mapping[str, tuple[str, str, str, dict[str, SlotPlace]]]] = {
     ),
 }
 """Class or function of each host in ``hosts`` by its name, the name of its settings, its summary, and its slots."""
-
-
-@hookimpl
-def esper_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary="Hosts and data, all of it offline.")
 
 
 @hookimpl

@@ -295,7 +295,6 @@ def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
         "core_range": core,
         "distribution": names.distribution,
         "factory": template.factory,
-        "imported": ", ".join(sorted([spec, "PluginInfo"])),
         "kind": kind,
         "module": template.module,
         "package": names.package,

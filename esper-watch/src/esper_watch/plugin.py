@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core import EsperError, PluginInfo, hookimpl
+from esper_core import EsperError, hookimpl
 
 if TYPE_CHECKING:
     from esper_core.leyline import RunInfo, RunOutcome
-
-
-@hookimpl
-def esper_plugin_info() -> PluginInfo:
-    """Describe this plugin."""
-    return PluginInfo(summary="Writes a report of each run.")
 
 
 @hookimpl

@@ -6,8 +6,8 @@ package declares it as an entry point in the group ``esper.plugins``; the name o
 * Arguments are frozen and passed by name; leave out those that you do not need. New versions of Esper may add
   arguments, and never remove one.
 * Plugins are called one after the other, never during a forward pass. Exceptions are reported with package and line.
-* A plugin whose ``esper_plugin_info``, ``esper_settings_model`` or registration hook raises, or returns something else
-  than stated here, is broken and not loaded.
+* A plugin whose ``esper_settings_model`` or registration hook raises, or returns something else than stated here, is
+  broken and not loaded.
 * Registration hooks, ``esper_register_…``, are called once, after all plugins were imported, and return nothing.
   The target of ``registry.add(name, target, spec)`` builds the component, or is the text "module:attribute", which is
   imported when a run first uses it. PluginError is raised for an invalid name, target or spec.
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import (
         BlueprintSpec,
         HostSpec,
-        PluginInfo,
         PolicySpec,
         RewardSpec,
         ScheduleSpec,
@@ -45,19 +44,6 @@ PROJECT: Final = "esper"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Decorator: the function implements the hook of the same name. Functions without it are not called."""
-
-
-@hookspec
-def esper_plugin_info() -> PluginInfo:  # type: ignore[empty-body]
-    """Return the API level that the plugin was written for, and a summary.
-
-    Called once, right after the plugin was imported. A plugin without this hook has API level 1. A plugin whose level
-    this esper-core does not support is rejected.
-
-        @hookimpl
-        def esper_plugin_info():
-            return PluginInfo(api=1, summary="Convolutions for small images.")
-    """
 
 
 @hookspec

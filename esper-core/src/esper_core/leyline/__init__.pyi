@@ -74,7 +74,6 @@ from .specs import (
     ComponentKind as ComponentKind,
     HostSpec as HostSpec,
     Operations as Operations,
-    PluginInfo as PluginInfo,
     PolicySpec as PolicySpec,
     RewardSpec as RewardSpec,
     ScheduleSpec as ScheduleSpec,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-API_LEVEL: Final = 1
-"""Level of the plugin API, increased by incompatible changes."""
-
 EVENT_FORMAT: Final = 2
 """Version of the event format in events.jsonl."""
 

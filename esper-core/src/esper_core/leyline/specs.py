@@ -198,15 +198,6 @@ Spec = BlueprintSpec | TaskSpec | HostSpec | PolicySpec | RewardSpec | ScheduleS
 
 
 @dataclass(frozen=True, slots=True)
-class PluginInfo:
-    """Describes a plugin: the API level it was written for, a summary line and a home page."""
-
-    api: int = 1
-    summary: str = ""
-    homepage: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A blueprint, by its full id, as it would be in one slot.
 

@@ -20,7 +20,6 @@ from esper_core.plugins.lookup_errors import inactive_hint, unknown_plugin
 from esper_core.plugins.plugin_records import KINDS, PluginHook
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
-    check_api_level,
     hook_manager,
     read_settings_model,
     register_hooks,
@@ -103,7 +102,6 @@ def load_plugins(
     steps: tuple[Callable[[PluginCandidate], PluginCandidate], ...] = (
         partial(_import_plugin, files),
         partial(validate_hooks, manager),
-        check_api_level,
         read_settings_model,
         partial(register_hooks, manager),
         partial(_collect_components, manager),

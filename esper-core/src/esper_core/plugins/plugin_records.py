@@ -43,7 +43,7 @@ Status = Literal["active", "disabled", "not-listed", "rejected", "broken"]
 * active: its components can be used.
 * disabled: the user disabled it.
 * not-listed: safe mode leaves it out, because it is not the project's own.
-* rejected: its metadata or its API level do not fit, or another plugin has the same id.
+* rejected: its metadata does not fit, or another plugin has the same id.
 * broken: its own code failed.
 """
 
@@ -191,7 +191,6 @@ class PluginRecord:
         package: the installed package, or "local file".
         version: the package's version; the start of the hash of a local file.
         origin: the target of the entry point; the path of a local file.
-        api: the API level that the plugin was written for; None if it was not asked.
         components: full ids of its components; empty unless it is active.
         load_ms: milliseconds that the import took; None if it was not imported.
         sha256: hash of its module's file in hexadecimal; None if it was not imported or has no file.
@@ -201,7 +200,6 @@ class PluginRecord:
     package: str
     version: str
     origin: str
-    api: int | None = None
     hooks: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
     status: Status = "active"
@@ -271,7 +269,6 @@ class PluginCandidate:
     problems: tuple[Problem, ...] = ()
     plugin: Any = None
     hooks: Mapping[str, Hook] = field(default_factory=dict)
-    api: int | None = None
     components: tuple[Component, ...] = ()
     load_ms: float | None = None
     sha256: str | None = None
@@ -314,7 +311,6 @@ class PluginCandidate:
             package=self.entry_point.package,
             version=self.entry_point.version,
             origin=self.entry_point.file or self.entry_point.target,
-            api=self.api,
             hooks=tuple(sorted(self.hooks)),
             # A candidate that was stopped keeps its components, so that messages can name them, but provides none.
             components=tuple(component.id for component in self.components if self.is_active),

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
-from esper_core._version import __version__
 from esper_core.hooks import PROJECT, spec
-from esper_core.leyline.constants import API_LEVEL
 from esper_core.leyline.errors import Problem, suggestion
-from esper_core.leyline.specs import PluginInfo
 from esper_core.plugins.isolation import attempt, definition_of
 
 if TYPE_CHECKING:
@@ -61,30 +58,6 @@ def validate_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) ->
     # E222 only warns, because a function of that name may be meant to be no hook.
     is_broken = any(problem.code != "E222" for problem in problems)
     return candidate.stopped("broken" if is_broken else "active", *problems)
-
-
-def check_api_level(candidate: PluginCandidate) -> PluginCandidate:
-    """Return the candidate with the API level that it was written for; stopped if this core does not support it.
-
-    A plugin without ``esper_plugin_info`` has level 1.
-    """
-    hook = candidate.hooks.get("esper_plugin_info")
-    if hook is None:
-        return replace(candidate, api=1)
-    called = attempt(hook, candidate.title)
-    if called.error is not None:
-        return candidate.broken_by("E221", "failed in esper_plugin_info", called.error)
-    info = called.value
-    if not isinstance(info, PluginInfo) or type(info.api) is not int or info.api < 1:
-        message = f"does not describe itself: esper_plugin_info returned {info!r}"
-        hint = f"Return PluginInfo(api={API_LEVEL}, summary=...)."
-        return candidate.stopped("broken", _problem(candidate, "E215", message, hook, hint))
-    candidate = replace(candidate, api=info.api)
-    if info.api <= API_LEVEL:
-        return candidate
-    message = f"was written for API level {info.api}; esper-core {__version__} supports {API_LEVEL}"
-    hint = "Bring them together:  pip install --upgrade esper-core"
-    return candidate.stopped("rejected", _problem(candidate, "E215", message, hook, hint))
 
 
 def read_settings_model(candidate: PluginCandidate) -> PluginCandidate:

@@ -92,7 +92,6 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
             ("status", record.status),
             ("package", record.source),
             ("entry point", record.origin),
-            ("API level", "unknown" if record.api is None else str(record.api)),
             ("import", _milliseconds(record.load_ms)),
             ("hooks", ", ".join(record.hooks) or "none"),
             ("components", ", ".join(record.components) or "none"),

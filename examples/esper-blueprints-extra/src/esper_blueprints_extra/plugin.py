@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from esper_core import BlueprintSpec, PluginInfo, hookimpl
+from esper_core import BlueprintSpec, hookimpl
 
 if TYPE_CHECKING:
     from esper_core.leyline import Registrar
-
-
-@hookimpl
-def esper_plugin_info() -> PluginInfo:
-    """Describe the plugin."""
-    return PluginInfo(summary="Three blueprints beyond the standard ones.")
 
 
 @hookimpl

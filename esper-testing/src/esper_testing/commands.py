@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +19,7 @@ import click
 from esper_core.leyline.errors import ConfigError, Problem, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from esper_testing.checks import CheckResult
 
@@ -61,6 +60,8 @@ def check(
     A component whose settings have no defaults is skipped: check it in Python, with settings. A policy is checked with
     1, 2, 3 and 7 slots.
     """
+    import torch
+
     from esper_testing.checks import run_checks
     from esper_testing.components import component_checks, components_of
 
@@ -68,28 +69,15 @@ def check(
         local, plugin = (*local, Path(plugin)), Path(plugin).stem.replace("_", "-")
     components = components_of(plugin, local)
     results: list[CheckResult] = []
-    with _one_thread():
-        for component in components:
-            click.echo(f"checking {printable(component.id)} …", err=True)
-            results += run_checks(component_checks(component))
+    torch.set_num_threads(1)  # what is checked is too small for more
+    for component in components:
+        click.echo(f"checking {printable(component.id)} …", err=True)
+        results += run_checks(component_checks(component))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results]))
     else:
         _show(plugin, results, every=every)
     context.exit(0 if all(result.ok for result in results) else NOT_CONFORMING)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread inside the block: what is checked is too small for more."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:

@@ -114,7 +114,7 @@ def test_the_slider_the_keys_and_the_address_lead_to_a_step(make_run, browser):
 
 
 def test_without_a_script_the_last_step_is_shown(report):
-    page = pages.section_html(growth.pictures(report))
+    page = pages.render("section.html", section=growth.pictures(report))
     assert '<div class="moment" hidden="hidden"' in page
     assert len(re.findall(r'class="lane mark stage-fossilised"', page)) == 10
 

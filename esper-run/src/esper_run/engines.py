@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from esper_run.config import RunConfig
 
 ENGINE_GROUP: Final = "esper.engines"
-THREADS: Final = "threads"
 
 KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {"processes": "esper-scale", "ray": "esper-scale[ray]"}
 """The project's engines in other packages, each with what to install."""

@@ -14,7 +14,6 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 OddWidth = Literal[1, 3, 5, 7]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Predicted = Literal["class", "number"]
-RiddleKind = Literal["near", "far", "value", "joint", "easy"]
 
 
 class Settings(BaseModel):

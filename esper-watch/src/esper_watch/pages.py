@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from esper_watch import figures, formats, views
-
-if TYPE_CHECKING:
-    from esper_watch.sections import Section
 
 _UNPRINTABLE: Final = re.compile(
     "[\ud800-\udfff\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
@@ -22,11 +19,6 @@ _UNPRINTABLE: Final = re.compile(
 def render(template: str, **values: Any) -> str:
     """Render a template of this package. All values are escaped; only the templates themselves are trusted."""
     return _environment().get_template(template).render(**values)
-
-
-def section_html(section: Section) -> str:
-    """Return one section of a report as an HTML element, whose id is the section's anchor."""
-    return render("section.html", section=section)
 
 
 def printable(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Sections of a report: which there are, in which order, and what they say.
 
 Each section is made by itself from a ``Report``, so that a live page can renew one of them. The templates are in
-``sections.html``; ``pages.section_html`` renders one section.
+``sections.html``; ``section.html`` renders one of them.
 """
 
 from __future__ import annotations

@@ -96,7 +96,6 @@ SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
 
 INCUBATING = frozenset({Stage.GERMINATED, Stage.TRAINING})
 BLENDED = frozenset({Stage.BLENDING, Stage.HOLDING, Stage.DRAINING})
-ENDED = frozenset({Stage.FOSSILISED, Stage.PRUNED})
 
 
 def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from esper_core.growth import Host, OptimizerKeeper, OwnedParameters
+from esper_core.growth import Host, OptimizerKeeper, OwnedParameters, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
-from esper_grow.gardener.checks import state_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -85,12 +85,6 @@ def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any
         raise GrowthError(Problem("E348", message, hint=hint))
 
 
-def state_mismatch(why: str) -> GrowthError:
-    """Return the error for a state that does not fit the Gardener into which it is loaded (E334)."""
-    hint = f"{why}\nLoad a state into an object built with the same settings and package versions."
-    return GrowthError(Problem("E334", "the state does not fit what it is loaded into", hint=hint))
-
-
 class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from esper_core.growth import Example, Host, graft as graft, ungraft as ungraft
+from esper_core.growth import Example, Host, graft as graft, state_mismatch, ungraft as ungraft
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
@@ -43,7 +43,6 @@ from esper_grow.gardener.checks import (
     refuse_lost_slots,
     refuse_no_settings,
     refuse_unknown_options,
-    state_mismatch,
     warn_of_full_slots,
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of

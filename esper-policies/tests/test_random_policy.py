@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 
-from esper_core.leyline import WAIT, Action, ActionMask, ActionSpace, Blend, Observation, Op, Signals
+from esper_core.leyline import WAIT, Action, ActionMask, ActionSpace, Observation, Op, Signals
 from esper_policies.random_policy import Random
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp", "a/norm"), "late": ("a/mlp",)})
@@ -52,10 +52,6 @@ def test_an_op_on_a_whole_slot_is_one_choice():
     assert Random(SPACE).choices(mask) == [WAIT, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early")]
 
 
-def test_retarget_is_a_choice_only_with_several_targets():
-    assert [choice.op for choice in Random(SPACE, targets=[0.5, 1.0]).choices(NURSERY)].count(Op.RETARGET) == 1
-
-
 def test_choices_are_equally_likely():
     actions = [action for actions in played(Random(SPACE), NURSERY, environments=10, steps=700) for action in actions]
     expected = len(actions) / len(IN_NURSERY)
@@ -63,31 +59,6 @@ def test_choices_are_equally_likely():
     assert set(counts) == set(IN_NURSERY)
     surprise = sum((count - expected) ** 2 / expected for count in counts.values())
     assert surprise < 22.5  # 1 in 1000, of chi-square with 6 degrees of freedom
-
-
-def test_options_are_drawn_from_the_lists_without_changing_choices():
-    lists = {"blends": ["add", "gate", "multiply"], "speeds": [0, 3], "targets": [0.25, 1.0]}
-    plain, rich = (played(Random(SPACE, **more), FREE)[0] for more in ({}, lists))
-    assert [(action.op, action.blueprint) for action in plain] == [(action.op, action.blueprint) for action in rich]
-    planted = [action for action in rich if action.op is Op.GERMINATE]
-    ways = Counter((action.blend, action.speed, action.target) for action in planted)
-    assert set(ways) == {
-        (blend, speed, target) for blend in map(Blend, lists["blends"]) for speed in (0, 3) for target in (0.25, 1.0)
-    }
-    assert max(ways.values()) < 3 * min(ways.values())
-
-
-def test_ops_get_only_the_options_that_they_read():
-    actions = played(Random(SPACE, blends=["gate"], speeds=[7], targets=[0.5]), NURSERY)[0]
-    assert set(actions) == {
-        WAIT,
-        Action(Op.GERMINATE, "early", "a/norm", blend=Blend.GATED, speed=7, target=0.5),
-        Action(Op.ADVANCE, "early", "a/conv"),
-        Action(Op.PRUNE, "early", "a/conv", speed=7),
-        Action(Op.PRUNE, "early", "a/mlp", speed=7),
-        Action(Op.PRUNE, "late", "a/mlp", speed=7),
-        Action(Op.FOSSILISE, "late"),
-    }
 
 
 def test_draws_differ_between_seeds_episodes_environments_and_steps():

@@ -30,10 +30,6 @@ def schedule(space, plan):
         *((heuristic, {name: value}, (name,)) for name, value in [("preview", 2.5), ("last", 1.1), ("speed", 0)]),
         *((heuristic, {name: value}, (name,)) for name, value in [("price", math.nan), ("fee", math.inf)]),
         (heuristic, {"previw": 3}, ("previw",)),
-        (Random, {"blends": []}, ("blends",)),
-        (Random, {"blends": ["mix"]}, ("blends", 0)),
-        (Random, {"speeds": [2, -1]}, ("speeds", 1)),
-        (Random, {"targets": [math.nan]}, ("targets", 0)),
         (schedule, {"plan": "germinate"}, ("plan",)),
         (schedule, {"plan": [{"op": "advance", "slot": "early"}]}, ("plan", 0, "step")),
         *(

@@ -1,26 +1,22 @@
 """A policy that acts at random: the control of every study.
 
-Draws are hashes instead of a generator: of the policy's seed, the episode, the environment's place in its arm, the
-step, and what is drawn. So no environment's choices depend on how many others there are, and the only state is the
+Draws are hashes instead of a generator: of the policy's seed, the episode, the environment's place in its arm, and the
+step. So no environment's choices depend on how many others there are, and the only state is the
 episode that each environment is in.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, Op, State
+from esper_core.leyline import WAIT, Action, Op, State
 from esper_policies.settings import RandomSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation
-
-
-T = TypeVar("T")
 
 BITS: Final = 64
 
@@ -29,8 +25,7 @@ class Random:
     """Takes a legal action at random, each equally likely; WAIT is one of them.
 
     The choices are the ops by slot and target: each blueprint that can germinate in a slot, each seed that can be
-    advanced or pruned, and WAIT, once. Blend, speed and target are drawn afterwards, so that more blends in the
-    settings make no op likelier. RETARGET is a choice only if ``targets`` has several entries.
+    advanced or pruned, and WAIT, once. RETARGET is none, since every seed is blended in with the same target.
 
     It uses the mask only. Step 0 begins an environment's next episode, with other draws than the last.
 
@@ -53,7 +48,7 @@ class Random:
         actions = []
         for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             self._episodes[place] += observation.step == 0
-            actions.append(self._drawn(mask, (self._episodes[place], place, observation.step)))
+            actions.append(self._drawn(self.choices(mask), (self._episodes[place], place, observation.step)))
         return actions
 
     def state_dict(self) -> State:
@@ -77,25 +72,11 @@ class Random:
                 yield Action(op, slot)
             elif op in possible:
                 yield from (Action(op, slot, name) for name, ops in sorted(mask.seeds[slot].items()) if op in ops)
-        if Op.RETARGET in possible and len(self.settings.targets) > 1:
-            yield Action(Op.RETARGET, slot)
         if Op.FOSSILISE in possible:
             yield Action(Op.FOSSILISE, slot)
 
-    def _drawn(self, mask: ActionMask, key_parts: tuple[int, ...]) -> Action:
-        """Draw a choice, and the arguments that its op reads."""
-        action = self._one_of(self.choices(mask), "action", key_parts)
-        settings, reads = self.settings, ARGUMENTS[action.op]
-        if "blend" in reads:
-            action = replace(action, blend=Blend(self._one_of(settings.blends, "blend", key_parts)))
-        if "speed" in reads:
-            action = replace(action, speed=self._one_of(settings.speeds, "speed", key_parts))
-        if "target" in reads:
-            action = replace(action, target=self._one_of(settings.targets, "target", key_parts))
-        return action
-
-    def _one_of(self, choices: Sequence[T], purpose: str, key_parts: tuple[int, ...]) -> T:
-        """Draw one of the choices, each equally likely; always the same one for the same key parts and purpose."""
-        key = " ".join(map(str, (self.settings.seed, *key_parts, purpose)))
+    def _drawn(self, choices: Sequence[Action], key_parts: tuple[int, ...]) -> Action:
+        """Draw one of the choices, each equally likely; always the same one for the same key parts."""
+        key = " ".join(map(str, (self.settings.seed, *key_parts, "action")))
         number = int.from_bytes(blake2b(key.encode(), digest_size=BITS // 8).digest(), "big")
         return choices[number * len(choices) >> BITS]

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.constants import RAMP_STEPS
 
 LONGEST: Final = 100_000
 """Steps of the longest episode."""
@@ -96,23 +96,10 @@ class HeuristicSettings(Settings):
     )
 
 
-_SOME: Final = Field(strict=False, min_length=1)
-"""A non-empty list, as YAML has it."""
-
-
 class RandomSettings(Settings):
-    """Settings of ``random``. The entries of a list are equally likely."""
+    """Settings of ``random``."""
 
     seed: int = Field(default=0, ge=0, description="RNG seed of all draws.")
-    blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
-        default=("add",), description="Blend operators to draw from."
-    )
-    speeds: Annotated[tuple[Annotated[int, Field(ge=0, le=100_000)], ...], _SOME] = Field(
-        default=(RAMP_STEPS,), description="Decision steps from alpha to its target, to draw from."
-    )
-    targets: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], _SOME] = Field(
-        default=(FULL,), description="Targets of alpha to draw from; a seed can be fossilised only at 1."
-    )
 
 
 class WarmupSettings(Settings):

@@ -117,7 +117,7 @@ CASES = {
     "without a memory": ({"memory": False}, {}),
     "together": ({"together": 3}, {}),
     "without names": ({"forget_names": 1.0}, {}),
-    "macro decisions": ({"decide_every": 3, "auto_fossilise": True, "one_at_a_time": True}, {}),
+    "macro decisions": ({"decide_every": 3, "auto_fossilise": True}, {}),
     "rolled back": ({"forget_names": 0.0}, {"undone": [(0, 5), (1, 0), (2, STEPS - 1)]}),
     "rolled back and cut between decisions": ({"decide_every": 4}, {"undone": [(0, 5), (2, 4)], "early": [(1, 6)]}),
     "twice": ({}, {"undone": [(1, 3), (1, 4), (1, 8)]}),

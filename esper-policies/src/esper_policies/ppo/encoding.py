@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -160,21 +160,12 @@ class Pace:
 
     every: steps from one decision to the next. last: share of the episode after which no decisions are made.
 
-    keeps: whether a seed that holds at its target is fossilised without a decision. alone: whether nothing germinates
-    while another seed lives.
+    keeps: whether a seed that holds at its target is fossilised without a decision.
     """
 
     every: int = 1
     last: float = 1.0
     keeps: bool = False
-    alone: bool = False
-
-    def narrowed(self, observation: Observation, mask: ActionMask) -> ActionMask:
-        """Return the mask without ops that need no decision."""
-        if not self.alone or not observation.signals.seeds:
-            return mask
-        ops = {slot: slot_ops - {Op.GERMINATE} for slot, slot_ops in mask.ops.items()}
-        return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
 
     def by_itself(self, observation: Observation, mask: ActionMask) -> Action | None:
         """Return the action that needs no decision; None if there is one to take."""
@@ -254,7 +245,7 @@ def _decisions(space: ActionSpace, played: Trajectory, pace: Pace) -> list[Decis
             return None
         if pace.by_itself(turn.observation, turn.mask) is None:
             levels = decisions[-1].seen.levels if decisions else None
-            seen = see(space, turn.observation, pace.narrowed(turn.observation, turn.mask), levels)
+            seen = see(space, turn.observation, turn.mask, levels)
             decisions.append(Decision(seen, turn.action, turn.reward.total))
         elif decisions:
             before = decisions[-1]

@@ -68,7 +68,7 @@ class Ppo:
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
         self.settings = checked = PpoSettings.model_validate(settings)
-        self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise, checked.one_at_a_time)
+        self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise)
         self.scales = Scales()
         self._has_warned = False
         self.round = 0
@@ -95,7 +95,6 @@ class Ppo:
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         actions: list[Action] = []
         undecided: list[int] = []
-        masks = [self.pace.narrowed(*pair) for pair in zip(observations, masks, strict=True)]
         for environment, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             if observation.step == 0 or observation.rolled_back:
                 self._memories[environment] = Memory()

@@ -29,9 +29,6 @@ class PpoSettings(Settings):
     auto_fossilise: bool = Field(
         default=False, description="Whether a seed that holds at its target is fossilised without a decision."
     )
-    one_at_a_time: bool = Field(
-        default=False, description="Whether nothing germinates while another seed lives, since gains would be unknown."
-    )
     speed: int = Field(default=RAMP_STEPS, ge=0, le=100_000, description="Decision steps from alpha to its target.")
     width: int = Field(default=64, ge=4, le=1024, description="Width of the network's layers.")
     memory: bool = Field(default=True, description="Whether a GRU remembers earlier decisions of the episode.")

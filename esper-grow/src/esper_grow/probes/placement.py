@@ -38,7 +38,7 @@ from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, Prob
 from esper_core.plugins import load_plugins
 from esper_core.settings import GrowthConfig
 from esper_grow.adaptation import ALL, adapters
-from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, add_seed_group
+from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
 from esper_grow.gardener.checks import refuse_unknown_options
 from esper_grow.gardener.choices import blueprints_of
 from esper_grow.gardener.traces import without_trace
@@ -84,7 +84,6 @@ class PlacementOptions(TypedDict, total=False):
         budget: How long it may take: "5min", or a number of seconds. Default: 30min.
         alpha, rslora, dropout: Of LoRA, as of ``adapters``.
         blueprint: What is placed instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
-        adapter_lr: Learning rate of the adapters; None: that of the optimizer.
         clip_norm: The norm to which gradients are clipped; None: they are not.
         examples: How many validation examples are looked at, the first ones. Default: 300.
         price: Gain in nats that each parameter has to bring; None: relative, as the price of gates (``growth.price``).
@@ -97,7 +96,6 @@ class PlacementOptions(TypedDict, total=False):
     rslora: bool
     dropout: float
     blueprint: str | None
-    adapter_lr: float | None
     clip_norm: float | None
     examples: int
     price: float | None
@@ -158,7 +156,7 @@ def place_adapters(
             refused = _graft(training.model, places["slots"], example)
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
             prices = Host(training.model).prices(growth, None)
-            request = Request(places["blueprints"][0], parameters, seed, options.get("adapter_lr"), clock, report)
+            request = Request(places["blueprints"][0], parameters, seed, clock, report)
             return Placement(training, batches, held_out, by_example, prices, request, refused, modules).run(steps)
 
 
@@ -210,7 +208,6 @@ class Request:
         blueprint: What is placed in each slot.
         limit: How many parameters the plan may have.
         seed: RNG seed.
-        adapter_lr: Learning rate of the adapters; None: that of the optimizer.
         clock: The budget.
         report: Called with a line of text for each part.
     """
@@ -218,7 +215,6 @@ class Request:
     blueprint: str
     limit: int | None
     seed: int
-    adapter_lr: float | None
     clock: BudgetClock
     report: Callable[[str], object] | None
 
@@ -289,8 +285,7 @@ class Placement:
                 f"{self.request.blueprint} cannot be placed: it replaces what a layer returns, and adds nothing to it"
             )
             raise GrowthError(Problem("E351", message, hint="Place lora or bottleneck_adapter."))
-        group = add_seed_group(training.optimizer, self.request.adapter_lr, None, ExitStack())
-        keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm, group)
+        keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm)
         for slot, fitting in varieties.items():
             for variety in fitting[:1]:  # a blueprint need not fit everywhere
                 seed = self.seeds[slot] = Host(model).plant(slot, variety, self.request.seed)

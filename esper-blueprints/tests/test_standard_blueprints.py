@@ -20,8 +20,8 @@ from esper_testing.components import plugin_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "blueprints.md"
 SITES = {
-    "image": Site("image", 4, (6, 6)),
-    "sequence": Site("sequence", 4, (12,)),
+    "image": Site("image", 4, (6, 6), inputs=4),
+    "sequence": Site("sequence", 4, (12,), inputs=4),
     "vector": Site("vector", 8, inputs=8),
     "tokens": Site("tokens", 8, (5,), inputs=8),
 }
@@ -152,7 +152,8 @@ def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
         if kind in component.spec.accepts and not component.spec.reads_layer  # it is merged, or refused
     ]
     assert blueprints
-    behind = nn.Linear(8, 8) if kind in ("vector", "tokens") else nn.Identity()
+    layers: dict[str, nn.Module] = {"sequence": nn.Conv1d(8, 8, 1), "image": nn.Conv2d(8, 8, 1)}
+    behind = layers.get(kind, nn.Linear(8, 8))
     model = graft(nn.Sequential(behind), {"it": SlotPlace("0", kind, stack=len(blueprints))}, example=example)
     slot = slots_of(model).named("it")
     for number, blueprint in enumerate(blueprints):

@@ -44,7 +44,7 @@ class Model(nn.Module):
     def __init__(self, projection: Any) -> None:
         super().__init__()
         self.embed, self.blocks = nn.Embedding(3, 4), nn.ModuleList(Block(projection) for _ in range(2))
-        self.head = nn.Linear(4, 3)
+        self.head, self.mix, self.smooth = nn.Linear(4, 3), nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 3)
 
 
 @pytest.mark.parametrize("projection", [partial(nn.Linear, 4, 4), Conv1D, Wrapped])
@@ -57,7 +57,9 @@ class Model(nn.Module):
         (["up", "q_proj"], UP + Q),
         ("blocks.*.mlp.up", UP),
         ("head", ["head"]),
-        ("q_prj", r'E313 .*"q_prj"(?s:.)*Did you mean "q_proj"\?(?s:.)*q_proj, up, head'),
+        ("mix", ["mix"]),
+        ("smooth", "E313"),
+        ("q_prj", r'E313 .*"q_prj"(?s:.)*Did you mean "q_proj"\?(?s:.)*q_proj, up, head, mix'),
         ("all-lnear", 'Did you mean "all-linear"'),
     ],
 )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from esper_blueprints.dora import Dora
-from esper_core import EsperError
+from esper_blueprints.lora import Lora
+from esper_core import EsperError, SlotPlace, graft
 from esper_core.growth.grafting import alike
 from esper_core.leyline import Blend
 from esper_grow import export
@@ -60,6 +61,16 @@ def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(layer, block, blen
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     if merged:
         assert plain.state_dict().keys() == {name for name in before if "_esper" not in name}
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(8, 6, 1), nn.Conv1d(8, 6, 1, bias=False)])
+def test_a_lora_is_merged_into_a_1x1_convolution(layer):
+    images = torch.randn(4, 8, *[5] * (layer.weight.ndim - 2))
+    model = graft(nn.Sequential(nn.Identity(), layer), {"here": SlotPlace("1")}, example=images)
+    grow(model, Lora, spec=replace(SPEC, accepts=("image", "sequence")))
+    plain = export(model, example=images)
+    assert not hasattr(plain, "grown")
+    torch.testing.assert_close(plain(images), model(images))
 
 
 def test_an_adapter_that_reads_its_layer_is_merged_if_it_is_the_first():

@@ -11,7 +11,7 @@
     Mlp                 esper_blueprints.mlp                  an MLP over the features           vectors, tokens
     LowRank             esper_blueprints.low_rank             a linear map of low rank           vectors, tokens
     GatedMlp            esper_blueprints.gated_mlp            products of two linear maps        vectors, tokens
-    Lora                esper_blueprints.lora                 a linear map beside a layer        vectors, tokens
+    Lora                esper_blueprints.lora                 a linear map beside a layer        anywhere
     Dora                esper_blueprints.dora                 LoRA that scales rows, too         vectors, tokens
     BottleneckAdapter   esper_blueprints.bottleneck_adapter   a narrow MLP beside a layer        vectors, tokens
     Ia3                 esper_blueprints.ia3                  a factor for each feature          vectors, tokens

@@ -30,7 +30,7 @@ class BottleneckAdapter(nn.Module):
 
     def __init__(self, site: Site, *, width: int = 16) -> None:
         super().__init__()
-        refuse_no_inputs("a bottleneck adapter", site)
+        refuse_no_inputs("a bottleneck adapter", site, "vector", "tokens")
         self.down = nn.Linear(site.inputs, width)
         self.up = nn.Linear(width, site.channels)
         start_at_zero(self.up)

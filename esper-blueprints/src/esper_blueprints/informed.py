@@ -28,8 +28,8 @@ NOTHING: Final = 1e-6
 """Singular values squared below this share of the largest are rounding errors."""
 
 
-def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
-    """Set the rows of ``down`` to the input directions that correlate most with the gradients.
+def inform_linear(down: nn.Linear | Convolution, inputs: Tensor, gradients: Tensor) -> None:
+    """Set the rows of ``down``, which may be a 1×1 convolution, to the input directions most correlated with gradients.
 
     Of up(down(x)) with up zero, the gradient of up is then as large as it can be for orthogonal rows of these sizes.
 
@@ -40,10 +40,11 @@ def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
         return
     seen, output_gradients = (values.flatten(0, -2) for values in probe)
     product = output_gradients.T @ seen
-    built = down.weight.float()
+    built = down.weight.float().flatten(1)
     rows, stretch = most_stretched(built, lambda rows: rows @ product.T @ product)
     named = stretch > NOTHING * stretch[0]
-    down.weight.copy_(torch.where(named.unsqueeze(1), rows * built.norm(dim=1, keepdim=True), built))
+    set_to = torch.where(named.unsqueeze(1), rows * built.norm(dim=1, keepdim=True), built)
+    down.weight.copy_(set_to.view_as(down.weight))
 
 
 def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, gradients: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch.nn import Conv1d, Conv2d, Linear
 
     from esper_core import Site
+    from esper_core.leyline import SiteKind
 
 
 def start_at_zero(layer: Conv1d | Conv2d | Linear) -> None:
@@ -27,18 +28,30 @@ def start_at_zero(layer: Conv1d | Conv2d | Linear) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def refuse_no_inputs(block: str, site: Site) -> None:
+def refuse_no_inputs(block: str, site: Site, *kinds: SiteKind) -> None:
     """Raise ValueError where an adapter cannot grow: it needs features that the module before the slot gets."""
-    if site.kind not in ("vector", "tokens"):
-        msg = f"{block} grows in a vector or in tokens. Received: {site.kind}"
+    if kinds and site.kind not in kinds:
+        msg = f"{block} grows in a {' or in a '.join(kinds)}. Received: {site.kind}"
         raise ValueError(msg)
     if not site.inputs:
         msg = f"{block} grows behind a layer that gets features. Received: {site}"
         raise ValueError(msg)
 
 
+def linear_map(site: Site, inputs: int, outputs: int) -> Linear | Conv1d | Conv2d:
+    """Return a linear map of the features of a site, without a bias: in images and sequences a 1×1 convolution.
+
+    >>> from esper_core import Site
+    >>> linear_map(Site("image", 8, (6, 5), inputs=3), 3, 2)
+    Conv2d(3, 2, kernel_size=(1, 1), stride=(1, 1), bias=False)
+    """
+    if site.kind in ("vector", "tokens"):
+        return nn.Linear(inputs, outputs, bias=False)
+    return convolution(site, inputs, outputs, width=1, bias=False)
+
+
 def convolution(
-    site: Site, inputs: int, outputs: int, *, width: int, step: int = 1, groups: int = 1
+    site: Site, inputs: int, outputs: int, *, width: int, step: int = 1, groups: int = 1, bias: bool = True
 ) -> nn.Conv1d | nn.Conv2d:
     """Return a convolution over an image or a sequence that keeps its size.
 
@@ -53,11 +66,13 @@ def convolution(
         width: kernel size, an odd number.
         step: dilation.
         groups: of features.
+        bias: whether it has one.
     """
-    padding = step * (width // 2)
-    if site.kind == "image":
-        return nn.Conv2d(inputs, outputs, kernel_size=width, padding=padding, dilation=step, groups=groups)
-    if site.kind == "sequence":
-        return nn.Conv1d(inputs, outputs, kernel_size=width, padding=padding, dilation=step, groups=groups)
-    msg = f"a convolution grows in an image or a sequence. Received: {site.kind}"
-    raise ValueError(msg)
+    kinds: dict[str, Any] = {"image": nn.Conv2d, "sequence": nn.Conv1d}
+    if site.kind not in kinds:
+        msg = f"a convolution grows in an image or a sequence. Received: {site.kind}"
+        raise ValueError(msg)
+    layer: nn.Conv1d | nn.Conv2d = kinds[site.kind](
+        inputs, outputs, width, padding=step * (width // 2), dilation=step, groups=groups, bias=bias
+    )
+    return layer

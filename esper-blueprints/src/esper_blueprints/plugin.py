@@ -109,9 +109,9 @@ BLUEPRINTS: Final = {
     "lora": (
         "lora:Lora",
         _spec(
-            ("vector", "tokens"),
+            ("vector", "tokens", "sequence", "image"),
             "{rank}*(i + c)",
-            "LoRA: a linear map of low rank beside a linear layer.",
+            "LoRA: a linear map of low rank beside a linear layer or a 1×1 convolution.",
             traits=INFORMED,
             adapts=True,
             settings="esper_blueprints.settings:LoraSettings",

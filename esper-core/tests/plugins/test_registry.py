@@ -40,8 +40,8 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
         (
             "a",
             'BlueprintSpec("image", "c", adapts=True)',
-            "E217 {} \"a\" with adapts=True, accepts='image', starts_as_identity=False",
-            "tokens",
+            'E217 {} "a" with adapts=True, starts_as_identity=False',
+            "An adapter",
         ),
         ("a", 'BlueprintSpec(("image", "tokens"), "c*h")', f'{INVALID} tokens sites: unknown name "h"', NAMES),
         ("a", 'BlueprintSpec("vector", 64)', f"{INVALID} vector sites: {TEXT}", NAMES),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
-from esper_core.growth import Host
+from esper_core.growth import Host, is_pointwise
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, nearest, suggestion
 from esper_core.leyline.specs import SlotPlace
 
@@ -46,7 +46,7 @@ def adapters(
         model: The network, usually frozen: ``model.requires_grad_(False)``.
         where: "all-linear": those in numbered blocks, or all if there are no blocks. "attention": those of them with
             ``attn`` or ``attention`` in their names. "mlp": the others. Or names, as PEFT takes them: the ends of the
-            layers' names (``"q_proj"``), or patterns of whole names (``"encoder.layer.*.output.dense"``).
+            layers' names (``"q_proj"``), or patterns of whole names (``"layer.*.mlp.up"``), also of 1×1 convolutions.
         rank: Of LoRA.
         alpha: Its scale is alpha/rank. None: the rank.
         rslora: Scale by alpha/√rank.
@@ -65,7 +65,9 @@ def adapters(
     """
     layers = _linear_layers(model)
     if isinstance(where, str) and where in (ALL, ATTENTION, MLP):
-        blocks = [name for name in layers if any(part.isdecimal() for part in name.split("."))] or layers
+        # As in PEFT, which takes convolutions by name alone.
+        linear = [name for name in layers if not is_pointwise(model.get_submodule(name))]
+        blocks = [name for name in linear if any(part.isdecimal() for part in name.split("."))] or linear
         chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
         if not chosen:
             raise _no_layer(where, layers)
@@ -140,16 +142,18 @@ def _kept_by_name(model: nn.Module) -> dict[str, list[Seed]]:
     return by_name
 
 
-def linear_shape(layer: nn.Module) -> tuple[int, int] | None:
-    """Return the numbers of features that a linear layer gets and returns; None for another module.
+def linear_shape(module: nn.Module) -> tuple[int, int] | None:
+    """Return the numbers of features that a linear layer or 1×1 convolution gets and returns; None for another module.
 
-    >>> linear_shape(nn.Linear(4, 2)), linear_shape(nn.ReLU())
-    ((4, 2), None)
+    >>> linear_shape(nn.Linear(4, 2)), linear_shape(nn.Conv2d(3, 8, 1)), linear_shape(nn.ReLU())
+    ((4, 2), (3, 8), None)
     """
-    layer = getattr(layer, "base_layer", layer)  # PEFT's adapters wrap a layer
+    layer: Any = getattr(module, "base_layer", module)  # PEFT's adapters wrap a layer
     # The output of MultiheadAttention has a class of its own, since its weight is read and it is never called.
     if isinstance(layer, nn.Linear) and type(layer).__name__ != "NonDynamicallyQuantizableLinear":
         return layer.in_features, layer.out_features
+    if is_pointwise(layer):
+        return layer.in_channels, layer.out_channels
     weight = getattr(layer, "weight", None)
     if type(layer).__name__ == "Conv1D" and weight is not None and weight.ndim == 2:
         return weight.shape[0], weight.shape[1]
@@ -157,7 +161,7 @@ def linear_shape(layer: nn.Module) -> tuple[int, int] | None:
 
 
 def _linear_layers(model: nn.Module) -> list[str]:
-    """Return the names of the linear layers, without those inside of PEFT's adapters, and without a trained head."""
+    """Return the names of linear layers and 1×1 convolutions, without those in PEFT's adapters, and a trained head."""
     of_host = {name.rpartition(".")[0] for name in Host(model).parameters()}
     layers: dict[str, nn.Module] = {}
     wrapped: tuple[str, ...] = ()
@@ -207,9 +211,9 @@ def _is_of_attention(name: str) -> bool:
 
 
 def _no_layer(name: str, layers: Sequence[str]) -> GraftError:
-    message = f'no linear layer of the model is meant by "{name}"'
+    message = f'no linear layer or 1×1 convolution of the model is meant by "{name}"'
     ends = list(dict.fromkeys(layer.rpartition(".")[2] for layer in layers))
     groups = [group for group in (ALL, ATTENTION, MLP) if group != name]
     close = nearest(name, groups + ends)
-    hint = f"Its linear layers end in: {', '.join(ends) or 'there are none'}"
+    hint = f"They end in: {', '.join(ends) or 'there are none'}"
     return GraftError(Problem("E313", message, hint=f'Did you mean "{close}"? {hint}' if close else hint))

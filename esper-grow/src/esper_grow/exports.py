@@ -137,12 +137,12 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
 
 
 def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
-    """Add a linear adapter to the weight of the linear layer beside it; return False if it is not possible.
+    """Add a linear adapter to the weight of the layer beside it; return False if it is not possible.
 
     What is linear is found by trying. A weight that is tied, quantised, or computed from others stays as it is.
     """
     weight = vars(layer)["_parameters"].get("weight")
-    if not seed.adapts or seed.blend not in (Blend.ADD, Blend.RESIDUAL) or weight is None or weight.ndim != 2:
+    if not seed.adapts or seed.blend not in (Blend.ADD, Blend.RESIDUAL) or weight is None or weight.ndim < 2:
         return False
     uses = sum(parameter is weight for module in model.modules() for parameter in module.parameters(recurse=False))
     if uses > 1 or not weight.is_floating_point():
@@ -154,13 +154,20 @@ def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
             changes: Tensor = block(rows, plain, plain.forward(rows)) if seed.reads_layer else block(rows)
             return changes
 
-        change = adapter(torch.eye(seed.site.inputs, device=weight.device)).T
+        positions = (1,) * (weight.ndim - 2)  # of a convolution
+
+        def in_rows(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+            return lambda rows: function(rows.view(*rows.shape, *positions)).flatten(1)
+
+        change = in_rows(adapter)(torch.eye(seed.site.inputs, device=weight.device)).T
         gain = seed.operator.get_parameter("gain").float() if seed.blend is Blend.RESIDUAL else 1.0
         for transposed in (False, True):  # as the Conv1D of transformers
-            matrix = weight.float().T if transposed else weight.float()
-            if matrix.shape == change.shape and _is_linear(plain.forward, matrix) and _is_linear(adapter, change):
+            matrix = weight.float().flatten(1).T if transposed else weight.float().flatten(1)
+            if matrix.shape == change.shape and all(
+                _is_linear(in_rows(function), of) for function, of in ((plain.forward, matrix), (adapter, change))
+            ):
                 merged = matrix + gain * change
-                weight.copy_(merged.T if transposed else merged)
+                weight.copy_((merged.T if transposed else merged).view_as(weight))
                 return True
     return False
 

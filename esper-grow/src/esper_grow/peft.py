@@ -217,6 +217,8 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, list[Tensor]]]:
     adapters = {}
     for name in _modules(tensors, suffixes, folder):
         of_layer = [tensors[name + suffix] for suffix in suffixes]
+        if of_layer[0].ndim > 2 and len(suffixes) != 2:
+            raise _unknown(folder / TENSORS, f"DoRA or IA³ of a convolution, {name}")
         adapters[name] = (
             "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, of_layer[0], folder),
             of_layer,
@@ -229,7 +231,9 @@ def _plant(model: nn.Module, at: str, variety: Variety, tensors: Sequence[Tensor
     slot, shape = Host(model).slots.by_module[at], linear_shape(model.get_submodule(at))
     assert shape is not None
     if slot.site is None:
-        slot.site = Site("tokens", shape[1], (1,), inputs=shape[0])
+        positions = tensors[0].shape[2:]  # of a convolution
+        kind: Any = {0: "tokens", 1: "sequence", 2: "image"}[len(positions)]
+        slot.site = Site(kind, shape[1], tuple(positions) or (1,), inputs=shape[0])
     seed = Host(model).plant(slot.name, variety, 0)
     with torch.no_grad():
         if isinstance(seed.block, Ia3):
@@ -259,7 +263,7 @@ def _refuse_inexpressible(slot: str, fossils: Sequence[Seed], layer: nn.Module, 
             msg = f"PEFT adds adapters, and {what} is blended in by {seed.blend}"
             raise _inexpressible(msg)
         if linear_shape(layer) is None or of_part:
-            msg = f"PEFT adapts linear layers, and {what} is behind a {type(layer).__name__}"
+            msg = f"PEFT adapts linear layers and 1×1 convolutions, and {what} is behind a {type(layer).__name__}"
             raise _inexpressible(msg)
     if len(fossils) > 1 and any(isinstance(seed.block, Dora | Ia3) for seed in fossils):
         msg = f"PEFT has one DoRA or IA³ for a layer, and {slot} keeps {len(fossils)} seeds"
@@ -409,10 +413,10 @@ def _refuse_other_model(model: nn.Module, layers: Mapping[str, Sequence[Tensor]]
     problems = []
     for name, tensors in layers.items():
         shape = linear_shape(modules[name]) if name in modules else None
-        expected = (tensors[0].shape[-1], len(tensors[1])) if len(tensors) > 1 else (None, tensors[0].numel())
+        expected = (tensors[0].shape[1], len(tensors[1])) if len(tensors) > 1 else (None, tensors[0].numel())
         if shape is None:
             linear = [other for other, module in modules.items() if linear_shape(module) is not None]
-            problems.append(f"{name} is no linear layer of the model. {suggestion(name, linear)}")
+            problems.append(f"{name} is no linear layer or 1×1 convolution of the model. {suggestion(name, linear)}")
         elif len(tensors) > 2 and hasattr(modules[name], "base_layer"):
             problems.append(f"{name} has adapters of PEFT, beside which DoRA cannot be")
         elif shape[1] != expected[1] or expected[0] not in (None, shape[0]):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,23 @@ def bert() -> Any:
     torch.manual_seed(0)
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=30, **size)).eval()
+
+
+class Convolutions(nn.Module):
+    """Words as sequences, and as images of a height of 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.along, self.over = nn.Embedding(30, 6), nn.Conv1d(6, 8, 1), nn.Conv2d(8, 5, 1)
+
+    def forward(self, input_ids: Tensor) -> Any:
+        hidden = self.along(self.embed(input_ids).transpose(1, 2))
+        return SimpleNamespace(logits=self.over(hidden.unflatten(2, (2, -1))))
+
+
+def convolutions() -> Any:
+    torch.manual_seed(0)
+    return Convolutions().eval()
 
 
 def logits(model: nn.Module, words: Tensor = WORDS) -> Tensor:
@@ -93,6 +111,7 @@ FOLDERS = {
         "LoraConfig",
         {**LORA, "target_modules": ["c_attn"], "fan_in_fan_out": True, "use_dora": True, "use_rslora": True},
     ),
+    "1×1 convolutions": (convolutions, "LoraConfig", {**LORA, "target_modules": ["along", "over"]}),
     "IA3": (llama, "IA3Config", {"target_modules": ["k_proj"], "feedforward_modules": [], "init_ia3_weights": False}),
 }
 
@@ -376,7 +395,7 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.
         (lambda: graft(llama(), [UP]), "E337 nothing grew"),
         (lambda: put(llama(), UP, "bottleneck_adapter"), "E337 .*bottleneck_adapter in model.*esper_grow.save"),
         (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
-        (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers, .*LlamaMLP"),
+        (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers .*LlamaMLP"),
         (lambda: put(llama(), UP, "lora", "ia3"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "dora", "dora"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "lora", "lora(dropout=0.1)"), "E337 PEFT has one dropout .*0.0, 0.1"),
@@ -422,7 +441,7 @@ def test_a_folder_that_means_something_else_is_refused_and_the_model_stays(damag
 
 def test_a_folder_for_another_model_is_refused(tmp_path):
     save_adapters(put(llama(), UP, "lora"), tmp_path)
-    with pytest.raises(EsperError, match=r"(?s)E334 .*up_proj is no linear layer of the model"):
+    with pytest.raises(EsperError, match=r"(?s)E334 .*up_proj is no linear layer .*of the model"):
         load_adapters(gpt2(), tmp_path)
     wide = nn.Module()
     wide.model = nn.ModuleDict({"layers": nn.ModuleList([nn.ModuleDict({"mlp": nn.ModuleDict()})])})

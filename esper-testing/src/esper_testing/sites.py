@@ -39,8 +39,8 @@ SHAPES: Final[Mapping[SiteKind, tuple[tuple[int, ...], ...]]] = {
 """Shapes of one example: narrow, odd and wide. The width of tokens is their last dimension."""
 
 USUAL: Final[Mapping[SiteKind, Site]] = {
-    "image": Site("image", 4, (6, 6)),
-    "sequence": Site("sequence", 4, (12,)),
+    "image": Site("image", 4, (6, 6), inputs=4),
+    "sequence": Site("sequence", 4, (12,), inputs=4),
     "vector": Site("vector", 8, inputs=8),
     "tokens": Site("tokens", 8, (5,), inputs=8),
 }
@@ -48,14 +48,16 @@ USUAL: Final[Mapping[SiteKind, Site]] = {
 
 BATCH: Final = 16
 
+CONVOLUTIONS: Final[Mapping[SiteKind, type[nn.Conv1d | nn.Conv2d]]] = {"sequence": nn.Conv1d, "image": nn.Conv2d}
+
 STRENGTHS: Final = (0.5, 1.0)
 """Values of alpha at which a seed is tried."""
 
 
 def sites(kind: SiteKind) -> list[Site]:
     """Return the sites of the grid."""
-    beside = kind in ("vector", "tokens")
-    return [Site.of(kind, shape, shape[-1] if beside else 0) for shape in SHAPES[kind]]
+    features = -1 if kind == "tokens" else 0
+    return [Site.of(kind, shape, shape[features]) for shape in SHAPES[kind]]
 
 
 def newborn(factory: Factory, spec: BlueprintSpec, site: Site, blend: Blend) -> Seed:
@@ -255,6 +257,9 @@ class HostWithSlot:
         if spec.reads_layer:
             with seeded(0):
                 host.stem = nn.Linear(host.site.inputs, host.site.channels)
+        elif spec.adapts and kind in CONVOLUTIONS:  # an adapter is beside the layer itself there
+            with seeded(0):
+                host.stem = CONVOLUTIONS[kind](host.site.inputs, host.site.channels, 1)
         graft(host, {SLOT: SlotPlace("stem", kind)}, example=tiny_batch(host.site)[0])
         settings = OptimizersConfig.model_validate({"seed": {"kind": "adam", "learning_rate": 0.003}}).seed
         keeper = OptimizerKeeper(host.parameters(), host_settings=settings, seed_settings=settings)

@@ -5,6 +5,7 @@ from .dry_runs import (
     device_of as device_of,
     dtype_of as dtype_of,
     in_mode as in_mode,
+    is_pointwise as is_pointwise,
 )
 from .examples import (
     Example as Example,

@@ -289,16 +289,30 @@ def _observed(
         if kind is None and hidden.ndim == 4:
             hint += ". An image is (N, C, H, W), and here the features seem to come last"
         return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", hint)
-    inputs = _features(argument, hidden) if kind in ("vector", "tokens") else 0
+    if kind in ("vector", "tokens"):
+        inputs = _features(argument, hidden)
+    else:
+        inputs = _features(argument, hidden, 1) if is_pointwise(model.get_submodule(place.at)) else 0
     return Observed(Site.of(kind, tuple(hidden.shape[1:]), inputs), hidden.dtype, part)
 
 
-def _features(argument: Any, hidden: Tensor) -> int:
+def is_pointwise(layer: nn.Module) -> bool:
+    """Return whether a layer is a 1×1 convolution: a linear map of the features at each position.
+
+    >>> is_pointwise(nn.Conv2d(4, 8, 1)), is_pointwise(nn.Conv2d(4, 8, 3))
+    (True, False)
+    """
+    layer = getattr(layer, "base_layer", layer)  # PEFT's adapters wrap a layer
+    return isinstance(layer, nn.Conv1d | nn.Conv2d) and {layer.groups, *layer.kernel_size, *layer.stride} == {1}
+
+
+def _features(argument: Any, hidden: Tensor, axis: int = -1) -> int:
     """Return the features of what a module got, if it is laid out as its output and not overwritten by it; else 0."""
     if not isinstance(argument, Tensor) or argument.is_nested or not argument.is_floating_point() or not argument.ndim:
         return 0
     overwritten = argument.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
-    return 0 if overwritten or argument.shape[:-1] != hidden.shape[:-1] else argument.shape[-1]
+    same = argument.select(axis, 0).shape == hidden.select(axis, 0).shape
+    return argument.shape[axis] if same and not overwritten else 0
 
 
 def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | Problem | None:

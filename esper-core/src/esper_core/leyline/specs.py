@@ -5,7 +5,7 @@ Nothing here imports torch, so components can be listed without importing them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -30,7 +30,7 @@ class Site:
 
     ``size`` are the other dimensions of one example: (H, W), (L,), (T,) or (). ``inputs`` is the number of features
     that the module before the slot gets, if it is called with a tensor laid out as its output is, as a linear layer is;
-    otherwise 0.
+    in images and sequences, if it is a 1×1 convolution. Otherwise 0.
 
     Examples:
         >>> Site.of("sequence", (8, 40)).formula_variables()
@@ -76,8 +76,9 @@ class BlueprintSpec:
         version: version of the blueprint's code, stored with each saved network. Increase it when the code builds
             another network from the same settings: networks saved with an older version are then refused (E333).
         adapts: whether it is an adapter, such as LoRA: a map of what the module before the slot gets, (…, inputs), that
-            is added to what the module returns, (…, channels). It accepts vectors and tokens; a new one returns zeros,
-            which counts as ``starts_as_identity``. In a model of half precision it has parameters of float32.
+            is added to what the module returns, (…, channels); in images and sequences the module is a 1×1 convolution.
+            A new one returns zeros, which counts as ``starts_as_identity``. In a model of half precision it has
+            parameters of float32.
         reads_layer: whether an adapter computes with the weights of its layer, as DoRA does. It is called as
             ``forward(inputs, layer, outputs)``, with the module before the slot and what that returned.
         settings: the pydantic model of its settings, as a class or "module:Class". The factory gets them by keyword,
@@ -119,7 +120,7 @@ class BlueprintSpec:
 
     def input_shape(self, site: Site) -> tuple[int, ...]:
         """Return the shape of one example that a block at ``site`` gets."""
-        return (*site.size, site.inputs) if self.adapts else site.example_shape
+        return (replace(site, channels=site.inputs) if self.adapts else site).example_shape
 
 
 BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(

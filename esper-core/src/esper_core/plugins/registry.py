@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 SpecT = TypeVar("SpecT", bound=Spec)
 
 SAMPLE_SITES: Final[Mapping[str, Site]] = {
-    "image": Site("image", 8, (6, 5)),
-    "sequence": Site("sequence", 8, (40,)),
+    "image": Site("image", 8, (6, 5), inputs=6),
+    "sequence": Site("sequence", 8, (40,), inputs=6),
     "vector": Site("vector", 8, inputs=6),
     "tokens": Site("tokens", 8, (12,), inputs=6),
 }
@@ -220,9 +220,8 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
         for trait in spec.traits:
             if trait not in BLUEPRINT_TRAITS:
                 yield f"the trait {trait!r}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)
-        if spec.adapts and not (set(spec.kinds) <= {"vector", "tokens"} and spec.starts_as_identity):
-            received = f"accepts={spec.accepts!r}, starts_as_identity={spec.starts_as_identity}"
-            yield f"adapts=True, {received}", "An adapter accepts vectors and tokens, and starts_as_identity=True."
+        if spec.adapts and not spec.starts_as_identity:
+            yield "adapts=True, starts_as_identity=False", "An adapter has starts_as_identity=True."
     if not _is_settings(spec.settings):
         yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from esper_core import EsperError
 from esper_grow import Gardener, place_adapters, read_plan
+from esper_grow.probes.plans import AdapterPlace, better_order, gain_by_parameter, gain_of
 from tests.support.core_worlds import per_example
 
 HELPFUL = "layers.2"
@@ -67,6 +68,16 @@ def test_the_layer_that_lacks_something_comes_first_and_the_model_stays_as_it_is
     assert (plan.verdict, plan.slots, plan.parameters) == ("pays", [HELPFUL], 16)
     assert sorted(place.slot for place in plan.places) == PLACES
     assert plan.all_loss < plan.plan_loss < plan.host_loss
+
+
+@pytest.mark.parametrize(
+    ("limit", "brings", "order"), [(9, 0.3, gain_by_parameter), (9, 0.1, gain_of), (None, 0.3, gain_of)]
+)
+def test_a_limit_is_filled_in_the_order_that_loses_less(limit, brings, order) -> None:
+    """A large layer, or three small ones, each of which brings less."""
+    places = [AdapterPlace("large", 1, 9, 0.5, 0.0), *(AdapterPlace(f"small {n}", 1, 3, 0.4, 0.0) for n in range(3))]
+    true = {place.slot: 0.5 if place.slot == "large" else brings for place in places}
+    assert better_order(places, limit, lambda acting: torch.tensor([1.0 - sum(map(true.__getitem__, acting))])) is order
 
 
 def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(world, plan, tmp_path: Path) -> None:

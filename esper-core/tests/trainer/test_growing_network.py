@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from esper_core.governor import Act
 from esper_core.growth import gates
 from esper_core.leyline import WAIT, Action, ActionMask, Finding, LifecycleError, Op, SlotPlace, Stage
-from esper_core.leyline.signals import Cause, Level, Reason, Verdict
+from esper_core.leyline.signals import Cause, Gain, Level, Reason, Verdict
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, change_recipe, make_recipe
@@ -172,3 +172,15 @@ def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, 
     stages = [seed and seed.stage for seed in live(pool, range(5), {0: SLOWLY})]
     assert (Stage.BLENDING in stages) is auto
     assert pool.masks()[0].allows(ADVANCE) is not auto
+
+
+@pytest.mark.parametrize(("incubation", "included"), [("branch", 0.0), ("shadow", 0.5)])
+def test_a_price_is_a_share_of_the_loss_without_the_seed(incubation, included):
+    """The network's loss has the gain of a seed that acts on it, and not of one that acts on a branch."""
+    pool = begin_pool(make_recipe(), incubation=incubation, evidence="loss")
+    play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
+    network = pool.environments[0].network
+    ((_, seed),) = network.garden.living()
+    gains = {seed.number: Gain(800, 0.5, 0.4, 0.0, -2.0, 2.0)}
+    before, after = (network.prices.of_living(1.0, 0.5, measured)[seed.number] for measured in ({}, gains))
+    assert after / before == pytest.approx(1.0 + included)

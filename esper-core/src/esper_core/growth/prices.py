@@ -38,8 +38,8 @@ BUDGET: Final = 0.01
 def follow_operations(model: nn.Module, growth: GrowthConfig) -> bool:
     """Return whether the prices of what grows in ``model`` follow operations, where these are known."""
     total, trained = _parameters(model)
-    relative = growth.price.per_parameter is None and growth.price.of == "operations"
-    return relative and trained >= FROZEN * total
+    price = growth.price
+    return price.per_parameter is None and price.of == "operations" and trained >= FROZEN * total
 
 
 def _parameters(model: nn.Module) -> tuple[int, int]:
@@ -90,8 +90,8 @@ class Prices:
             whole = abs(loss - settings.floor)
         else:
             whole = 1.0 if self._metric.is_share else abs(metric - settings.floor)
-        before = max(1, self._base + others)  # a host may have no operations that torch counts
-        return settings.doubling * (math.log2(1 + size / before) + SEED_IN_DOUBLINGS) * whole
+        # A host may have no operations that torch counts.
+        return settings.doubling * (math.log2(1 + size / max(1, self._base + others)) + SEED_IN_DOUBLINGS) * whole
 
 
 class SeedPrices:
@@ -111,15 +111,15 @@ class SeedPrices:
         present = self._garden.all_seeds()
         sizes = {seed.number: self._size(slot, seed) for slot, seed in present}
         acting = {seed.number for _, seed in present if seed.stage is Stage.FOSSILISED or seed.stage in BLENDED}
-        together = sum(sizes[number] for number in acting)
+        # A share of what the host loses without the seed. The network's loss has the gain of one that acts on it, but
+        # not of one that acts on a branch.
+        included = gains.keys() & {seed.number for _, seed in self._garden.acting()}
         prices = {}
-        for _, seed in present:
-            if seed.stage is not Stage.FOSSILISED:
-                number, acts = seed.number, seed.number in acting
-                # A share of what the host loses without the seed: of one that acts, the network's loss has its gain.
-                gain = gains[number].mean if acts and number in gains else 0.0
-                others = together - acts * sizes[number]
-                prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, loss + gain, metric)
+        for seed in self._garden.living_seeds():
+            number = seed.number
+            without = loss + gains[number].mean if number in included else loss
+            others = sum(sizes[other] for other in acting - {number})
+            prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, without, metric)
         for number, incubation in self._garden.incubating.items():
             prices[number] = sum(prices[seed.number] for _, seed in incubation.members)
         return prices

@@ -31,7 +31,7 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
@@ -159,8 +159,10 @@ def train_grown(place: Place, seed: int) -> dict[str, Any]:
     events, total = _episode(cell, part, place, seed, _schedule(place.alone) if place.alone else "heuristic")
     births = {event.seed_id: event for event in events if event.was is None}
     kept = [event for event in events if event.now == "fossilised"]
+    blended = [event for event in events if event.now == "blending"]
     record = {
         "tried": [_name(event) for event in births.values()],
+        "blended": [event.step - births[event.seed_id].step for event in blended],
         "kept": [_name(event) for event in kept],
         "operations": total,
     }
@@ -303,6 +305,9 @@ def summarise(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             if truth.is_needed and place.steps == 40 and not place.alone:
                 totals["needed"] += [block in record["kept"] for record in grown]
         if place.alone:
+            steps = [record["blended"][0] for record in grown if record["blended"]]
+            middle = f", after {min(steps)} to {max(steps)} steps, {median(steps):g} in the median" if steps else ""
+            yield f"  blended in {len(steps)} of {len(grown)} runs{middle}"
             continue
         wrong = [_keeps_wrong(statics, record["kept"]) for record in grown]
         if any(truth_of(statics, block).is_wrong for block in blocks):

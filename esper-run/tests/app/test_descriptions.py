@@ -24,14 +24,14 @@ def test_operations_that_torch_cannot_count_are_unknown():
 
 
 USUAL = {
-    "image": Site("image", 4, (5, 9)),
-    "sequence": Site("sequence", 4, (30,)),
+    "image": Site("image", 4, (5, 9), inputs=4),
+    "sequence": Site("sequence", 4, (30,), inputs=4),
     "vector": Site("vector", 6, inputs=6),
     "tokens": Site("tokens", 6, (7,), inputs=6),
 }
 NARROW = {
-    "image": Site("image", 1, (6, 4)),
-    "sequence": Site("sequence", 1, (12,)),
+    "image": Site("image", 1, (6, 4), inputs=1),
+    "sequence": Site("sequence", 1, (12,), inputs=1),
     "vector": Site("vector", 1, inputs=1),
     "tokens": Site("tokens", 1, (3,), inputs=1),
 }

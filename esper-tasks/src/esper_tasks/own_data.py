@@ -59,21 +59,20 @@ class Examples:
         return Examples(self.inputs[indices], self.targets[indices])
 
 
-def found(path: str, setting: str, *, folder: bool = False, more: str = "") -> Path:
-    """Return the path of the file or folder; raise SettingError if there is none, with ``more`` below its hint.
+def found(path: str, setting: str) -> Path:
+    """Return the path of the file; raise SettingError if there is none.
 
     ``~`` is the home folder; a relative path is looked up in the current one.
     """
     place = Path(path).expanduser()
-    if not (place.is_dir() if folder else place.exists()):
+    if not place.exists():
         close = (
             nearest(place.name, [sibling.name for sibling in place.parent.iterdir()]) if place.parent.is_dir() else None
         )
         lines = [f'Did you mean "{close}"?'] if close else []
         if not place.is_absolute():
             lines.append(f"A relative path is looked up where esper is called: {Path.cwd()}")
-        hint = "\n".join([*lines, *filter(None, [more])])
-        refuse(setting, f'there is no {"folder" if folder else "file"} "{path}"', hint or f"Received: {path}")
+        refuse(setting, f'there is no file "{path}"', "\n".join(lines) or f"Received: {path}")
     return place
 
 

@@ -94,7 +94,7 @@ class Workload:
                 dict.fromkeys(self.slots, (variety,)),
                 1000,
                 self.batches,
-                growth=GrowthConfig(incubation="shadow", auto_advance=False),
+                growth=GrowthConfig(incubation="shadow", gates="off", auto_advance=False),
                 metric=self.task.metric,
                 draws=Draws.NEVER,
             ),

@@ -48,13 +48,13 @@ def at_each_site(sites: dict[str, Site]) -> list[tuple[Variety, Site]]:
     ]
 
 
-def shown(site: Site) -> nn.Module:
-    """Return a module whose output fits a site."""
+def shown(site: Site, stem: nn.Module | None = None) -> nn.Module:
+    """Return a module whose output behind ``stem`` fits a site."""
     width = math.prod(site.example_shape)
     return Net(
         lambda net, inputs: net.head(net.norm(net.stem(net.scale * inputs).flatten(1))),
         scale=nn.Parameter(torch.ones(())),
-        stem=nn.Tanh(),
+        stem=stem or nn.Tanh(),
         norm=nn.BatchNorm1d(width),
         head=nn.Linear(width, 3),
     )
@@ -62,7 +62,9 @@ def shown(site: Site) -> nn.Module:
 
 def germinated(variety: Variety, site: Site) -> int:
     """Return the parameters of a germinated seed, counted in its slot."""
-    host = graft(shown(site), {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
+    convolutions = {"image": nn.Conv2d, "sequence": nn.Conv1d}  # beside which an adapter can grow
+    stem = convolutions[site.kind](site.channels, site.channels, 1) if site.kind in convolutions else None
+    host = graft(shown(site, stem), {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
     make_garden(host, variety).apply(Action(Op.GERMINATE, "here", variety.id), 0)
     return slots_of(host).named("here").living.parameter_count
 

@@ -1,0 +1,172 @@
+"""Esper against programs that are not its own: ``python -m benchmarks.yardsticks``.
+
+``by hand``: 64 networks of the default run on MNIST-1D. The loop is the shortest that torch offers for exactly this:
+``vmap`` over stacked parameters, one Adam for all, and the compiler. A step is 32 batches of 100 and the validation.
+
+``airbench``: the network of airbench94 (Jordan 2024), written from its description, on random images in batches of
+1,024, at 1, 4 and 16 networks, with and without a living seed; its own loop trains one. A step is 15 batches and
+the validation of 4. It is measured where torch sees a CUDA device, or asked for by ``--hosts``.
+
+All sides of a comparison step in turn; figures are medians of times as a multiple of the yardstick's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+
+from benchmarks.gpu import step, timed
+from benchmarks.perf.figures import Interleaved
+from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv, one_d
+from esper_core.settings import ComputeConfig, GrowthConfig, OptimizersConfig
+from esper_core.trainer.pool import Pool
+from esper_run.app.runtime import tune_allocator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from benchmarks.perf.workloads import Workload
+
+NETWORKS: Final = 64
+TURNS, WARM_UP = 7, 2
+
+
+class StackedLoop:
+    """Trains networks of one structure at once, as somebody would write it by hand."""
+
+    def __init__(self, work: Workload, networks: int, *, compiled: bool) -> None:
+        self._batches, self._size, self._networks = work.batches, work.batch_size, networks
+        self._data = work.data
+        model = work.build_host()
+        stacked, self._buffers = stack_module_state([work.build_host() for _ in range(networks)])
+        self._parameters = {name: nn.Parameter(values.detach()) for name, values in stacked.items()}
+
+        def loss(parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+            outputs: Tensor = functional_call(model, (dict(parameters), self._buffers), (inputs,))
+            return nn.functional.cross_entropy(outputs, targets)
+
+        def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+            return torch.compile(function, dynamic=False) if compiled else function
+
+        self._train = compiler(vmap(grad_and_value(loss)))
+        self._evaluate = compiler(vmap(loss, in_dims=(0, None, None)))
+        rate = OptimizersConfig().host.learning_rate
+        self._optimizer = torch.optim.Adam(list(self._parameters.values()), rate, fused=True)
+
+    def step(self) -> None:
+        """Train for a step, and evaluate."""
+        train, validation = self._data["train"], self._data["validation"]
+        orders_E = [torch.randperm(len(train)) for _ in range(self._networks)]
+        values = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        for number in range(self._batches):
+            rows_EN = torch.stack([order[number * self._size : (number + 1) * self._size] for order in orders_E])
+            gradients, _ = self._train(values, train.inputs[rows_EN], train.targets[rows_EN])
+            for name, parameter in self._parameters.items():
+                parameter.grad = gradients[name]
+            self._optimizer.step()
+        with torch.inference_mode():
+            self._evaluate(values, validation.inputs, validation.targets)
+
+
+class Airbench(nn.Module):
+    """The network of airbench94: whitening of patches, then three stages of two convolutions each."""
+
+    def __init__(self, widths: tuple[int, int, int] = (64, 256, 256)) -> None:
+        super().__init__()
+        self.whiten = nn.Conv2d(3, 24, 2)
+        self.whiten.weight.requires_grad = False
+        self.early, self.middle, self.late = (
+            nn.Sequential(*_stage(before, after)) for before, after in zip((24, *widths), widths, strict=False)
+        )
+        self.head = nn.Linear(widths[-1], 10, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the scores (N, 10) of images (N, 3, 32, 32)."""
+        features = self.late(self.middle(self.early(nn.functional.gelu(self.whiten(images)))))
+        scores: Tensor = self.head(nn.functional.max_pool2d(features, 3).flatten(1)) / 9
+        return scores
+
+
+def _stage(before: int, after: int) -> list[nn.Module]:
+    first, second = (nn.Conv2d(inputs, after, 3, padding=1, bias=False) for inputs in (before, after))
+    return [first, nn.MaxPool2d(2), nn.BatchNorm2d(after), nn.GELU(), second, nn.BatchNorm2d(after), nn.GELU()]
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", nargs="+", choices=("by-hand", "airbench"), help="default: what this machine can")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
+    parsed = parser.parse_args()
+    tune_allocator()
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    print(f"{name}, torch {torch.__version__}\n{'':44}{'ms':>10}{'multiple':>10}")
+    hosts = parsed.hosts or (["by-hand", "airbench"] if device.type == "cuda" else ["by-hand"])
+    if "by-hand" in hosts:
+        by_hand(networks=2 if parsed.quick else NETWORKS, quick=parsed.quick)
+    if "airbench" in hosts:
+        airbench(device, quick=parsed.quick)
+
+
+def by_hand(networks: int, *, quick: bool) -> None:
+    """Compare a group of a run with a loop for exactly this."""
+    work = one_d(1, 500) if quick else one_d()
+    with ExitStack() as pools:
+        sides: dict[str, Callable[[], object]] = {
+            "vmap, compiled": StackedLoop(work, networks, compiled=True).step,
+            "vmap": StackedLoop(work, networks, compiled=False).step,
+        }
+        for label, average in (("Esper", 16), ("Esper, without averages of weights", 0)):
+            recipe = work.recipe(compute=ComputeConfig())
+            network = replace(recipe.network, growth=GrowthConfig(average=average))
+            pool = pools.enter_context(closing(Pool(replace(recipe, network=network), ["grown"], networks)))
+            pool.reset(0, 0)
+            sides[label] = partial(step, pool)
+        compare(f"{networks} on MNIST-1D", sides, torch.device("cpu"), turns=1 if quick else TURNS)
+
+
+def airbench(device: torch.device, *, quick: bool) -> None:
+    """Compare networks of airbench with its own loop, which trains one."""
+    images = conv(1, 1, 8) if quick else conv(15, 4, 1024)
+    work = replace(images, build_host=partial(Airbench, (8, 16, 16)) if quick else Airbench)
+    yardstick = PlainLoop(work, channels_last=True, device=device, bfloat16=device.type == "cuda")
+    compute = ComputeConfig(precision="bfloat16" if device.type == "cuda" else "float32")
+    for networks in (1, 2) if quick else (1, 4, 16):
+        with ExitStack() as pools:
+            sides: dict[str, Callable[[], object]] = {
+                "its own loop, for each network": lambda: (yardstick.train(), yardstick.evaluate())
+            }
+            for seeds in (0, 1):
+                recipe = work.recipe(channels_last=True, device=device, seed=NarrowConvLight, compute=compute)
+                pool = pools.enter_context(closing(Pool(recipe, ["grown"], networks)))
+                pool.reset(0, 0)
+                activate_seeds(pool, ["late"] * seeds)
+                sides[f"Esper, {seeds} living seeds"] = partial(step, pool)
+            compare(f"airbench × {networks}", sides, device, turns=1 if quick else TURNS, share=networks)
+
+
+def compare(
+    title: str, sides: Mapping[str, Callable[[], object]], device: torch.device, turns: int, share: int = 1
+) -> None:
+    """Print the times of the sides for a network, as multiples of that of the first, which trains 1/share of all."""
+    timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
+    for _ in range(turns + WARM_UP):
+        timing.turn()
+    took = timing.medians(turns)
+    first = next(iter(sides))
+    for name, seconds in took.items():
+        for_each = seconds if name == first else seconds / share
+        print(f"{title:20}{name:36}{1e3 * for_each:10.1f}{for_each / took[first]:10.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

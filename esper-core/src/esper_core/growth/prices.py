@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from esper_core.growth.seeds import Presence
 from esper_core.growth.slots import host_parameters
 from esper_core.leyline.constants import SEED_IN_DOUBLINGS
 from esper_core.leyline.lifecycle import BLENDED, Stage
@@ -111,15 +112,16 @@ class SeedPrices:
         present = self._garden.all_seeds()
         sizes = {seed.number: self._size(slot, seed) for slot, seed in present}
         acting = {seed.number for _, seed in present if seed.stage is Stage.FOSSILISED or seed.stage in BLENDED}
-        # A share of what the host loses without the seed. The network's loss has the gain of one that acts on it, but
-        # not of one that acts on a branch.
-        included = gains.keys() & {seed.number for _, seed in self._garden.acting()}
         prices = {}
-        for seed in self._garden.living_seeds():
-            number = seed.number
-            without = loss + gains[number].mean if number in included else loss
-            others = sum(sizes[other] for other in acting - {number})
-            prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, without, metric)
+        for _, seed in present:
+            if seed.stage is not Stage.FOSSILISED:
+                number = seed.number
+                # A share of what the host loses without the seed. The network's loss has the gain of one that acts on
+                # it, but not of one that acts on a branch.
+                has_gain = number in acting and seed.presence is Presence.ACTING and number in gains
+                without = loss + gains[number].mean if has_gain else loss
+                others = sum(sizes[other] for other in acting - {number})
+                prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, without, metric)
         for number, incubation in self._garden.incubating.items():
             prices[number] = sum(prices[seed.number] for _, seed in incubation.members)
         return prices

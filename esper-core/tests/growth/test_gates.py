@@ -11,7 +11,6 @@ import torch
 from hypothesis import assume, example, given, strategies as st
 from torch import nn
 
-from benchmarks.science.gates import Cell
 from esper_core.growth import Host
 from esper_core.growth.gates import (
     Gate,
@@ -250,6 +249,13 @@ def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain,
 # --- over whole episodes of 20 looks, as ``python -m benchmarks.science.gates simulated`` measures in more cells
 
 EPISODES = 400
+
+
+def cell_of(*settings):
+    """Return a cell of the benchmark, which needs other members."""
+    return pytest.importorskip("benchmarks.science.gates").Cell(*settings)
+
+
 SURE = 3.0
 """Standard deviations by which a share of episodes may miss its expectation by chance."""
 
@@ -267,7 +273,7 @@ SURE = 3.0
     ],
 )
 def test_a_seed_whose_lasting_gain_is_its_price_passes_at_most_once_in_twenty_episodes(shape, correlation, tau):
-    cell = Cell(200, shape, correlation, tau)
+    cell = cell_of(200, shape, correlation, tau)
     passed = sum(cell.passes(0.0, number, GATE_ALPHA) for number in range(EPISODES))
     chance = SURE * math.sqrt(GATE_ALPHA * (1 - GATE_ALPHA) / EPISODES)
     assert passed / EPISODES <= GATE_ALPHA + chance
@@ -275,6 +281,6 @@ def test_a_seed_whose_lasting_gain_is_its_price_passes_at_most_once_in_twenty_ep
 
 @pytest.mark.parametrize(("correlation", "excess"), [(0.2, 4.0), pytest.param(0.7, 5.0, marks=pytest.mark.slow)])
 def test_a_gain_of_some_errors_above_its_price_passes_in_four_episodes_of_five(correlation, excess):
-    cell = Cell(800, "normal", correlation, 1.3)
+    cell = cell_of(800, "normal", correlation, 1.3)
     passed = sum(cell.passes(excess, number, GATE_ALPHA / 2) for number in range(EPISODES // 2))
     assert passed / (EPISODES // 2) >= 0.8

@@ -121,7 +121,8 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     grown = {at: seeds for at, seeds in chosen.items() if seeds}
     if not grown:
         msg = "nothing grew in the model, or it does not act" if name is None else f"the model has no adapters {name!r}"
-        raise _inexpressible(msg)
+        hint = "Gates keep adapters in calls of tend(), and print(gardener.tend()) says what they lack, such as calls."
+        raise _inexpressible(msg, hint)
     layers = {at: model.get_submodule(at) for at in grown}
     for at, seeds in grown.items():
         _refuse_inexpressible(slots[at].name, seeds, layers[at], of_part=slots[at].part is not None)
@@ -335,8 +336,10 @@ def _name_in_peft(model: nn.Module, at: str) -> str:
     return (at.removeprefix(_PREFIX) if hasattr(model, "peft_config") else at).removesuffix(".base_layer")
 
 
-def _inexpressible(message: str) -> GrowthError:
-    return GrowthError(Problem("E337", message, hint="esper_grow.save keeps everything that grew, with its base."))
+def _inexpressible(
+    message: str, hint: str = "esper_grow.save keeps everything that grew, with its base."
+) -> GrowthError:
+    return GrowthError(Problem("E337", message, hint=hint))
 
 
 # --- loading

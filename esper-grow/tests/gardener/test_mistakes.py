@@ -53,6 +53,11 @@ def step_once_an_epoch(loop: Any) -> None:
     gardener.tend()
 
 
+def do_nothing(loop: Any) -> None:
+    with loop.tended({}).gardener:
+        loop.train(loop.batches[0])
+
+
 def never_tend(loop: Any) -> None:
     with loop.tended({}).gardener as gardener:
         for batch in loop.batches:
@@ -226,6 +231,7 @@ def load_what_was_before(loop: Any) -> None:
     ("mistake", "message"),
     [
         (step_once_an_epoch, "E370 .*for 1 of 3 steps"),
+        (do_nothing, r"E371 tend\(\) was never called and step\(\) neither"),
         (never_tend, r"E371 tend\(\) was never called in 3 steps"),
         (never_tend_for_long, "E371 .*not called for 3 steps"),
         (epochs(3, {}, steps=2), "E371 .*more often than steps=2 says"),

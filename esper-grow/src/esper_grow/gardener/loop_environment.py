@@ -122,6 +122,9 @@ class BatchFeed:
         raise GrowthError(Problem("E345", message, hint=hint))
 
 
+LISTED: Final = 3
+"""Seeds that a warning names."""
+
 HOW_OFTEN: Final = "Seeds germinate and are kept in tend() alone: call it once an epoch, or every n batches."
 
 
@@ -221,12 +224,14 @@ class LoopEnvironment:
 
     def warn_of_end(self, used: int, pruned: list[str]) -> None:
         """Log a warning if the loop ends without a ``tend``, after ``used`` steps, or with seeds that live (E371)."""
-        if not self.steps and used:
-            warn_of_tending(f"tend() was never called in {used:,} steps of the optimizer: nothing grew", HOW_OFTEN)
+        if not self.steps:
+            what = f"in {used:,} steps of the optimizer" if used else "and step() neither"
+            warn_of_tending(f"tend() was never called {what}: nothing grew", HOW_OFTEN)
         if pruned:
             calls = f"steps={self.planned} calls of tend() were planned, and the loop made {self.steps}"
             hint = f"{calls}; in further calls living seeds finish."
-            warn_of_tending(f"close() pruned what was not kept yet: {', '.join(pruned)}", hint)
+            listed = ", ".join(pruned[:LISTED]) + (f" and {len(pruned) - LISTED} more" if pruned[LISTED:] else "")
+            warn_of_tending(f"close() pruned what was not kept yet: {listed}", hint)
 
     def state_dict(self) -> State:
         """Return the state between two steps."""

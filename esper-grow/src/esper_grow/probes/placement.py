@@ -442,8 +442,10 @@ class Placement:
             )
             return "nothing pays", f"Nothing pays: {sizes}. All places bring {gain} ± {error} nats together."
         if not chosen:
+            price = format_number(self.prices.price(smallest, smallest, 0, float(host.mean())))
             together = f"adapters at all places bring {gain} ± {error} nats together"
-            return "nothing pays", f"Nothing pays: {together}, but no single one is shown to bring more than its price."
+            but = f"no single one is shown to bring more than its price, {price} nats at least (price=… sets another)"
+            return "nothing pays", f"Nothing pays: {together}, but {but}."
         share = 100 * float((host.mean() - planned.mean()) / evidence.mean)
         size = sum(place.parameters for place in chosen)
         return "pays", (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -209,11 +208,7 @@ def format_reason(reason: Reason) -> str:
     >>> format_reason(Reason(Cause.POLICY, "", "fossilisation", Opinion(Finding.NOT_SHOWN, "a bound of -0.1")))
     'by the policy; gate before keeping it: a bound of −0.1'
     """
-    cause = str(replace(reason, opinion=None))
-    if reason.opinion is None:
-        return cause
-    gate = "keeping it" if reason.gate == "fossilisation" else reason.gate
-    return f"{cause}; gate before {gate}: {_HYPHEN.sub(MINUS, reason.opinion.reason)}"
+    return _HYPHEN.sub(MINUS, str(reason))
 
 
 def format_rate(steps: float) -> str:

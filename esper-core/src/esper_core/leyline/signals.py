@@ -171,7 +171,8 @@ class Reason:
 
     def __str__(self) -> str:
         cause = _IN_WORDS[self.cause].format(self.detail)
-        return cause if self.opinion is None else f"{cause}; gate before {self.gate}: {self.opinion.reason}"
+        gate = "keeping it" if self.gate == "fossilisation" else self.gate
+        return cause if self.opinion is None else f"{cause}; gate before {gate}: {self.opinion.reason}"
 
 
 @dataclass(frozen=True, slots=True)

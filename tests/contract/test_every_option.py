@@ -390,7 +390,7 @@ ROWS = [
     Row("compute.precision", "float16", lambda w: w.steps[0].signals.loss_scale, None, 65536.0),
     Row("compute.micro_batches", "4", parts_of_a_batch, 1, 4),
     Row("compute.compile", "true", lambda w: w.environment().network.compiled is not None, False, True),
-    Row("compute.fused", "true", is_in_a_group, False, True),
+    Row("compute.fused", "false", is_in_a_group, True, False),
     Row("compute.allocator", "default", tells_glibc, True, False),
     Row("compute.layout", "plain", lays_channels_last, True, False, IMAGES),
     Row("compute.data", "streamed", has_a_feed, False, True),

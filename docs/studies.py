@@ -11,7 +11,10 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from runpy import run_path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+from esper_run.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -180,6 +183,34 @@ def gate_power() -> str:
     return table(("correlation", "gain above the price", *heads), rows)
 
 
+PLACED = {
+    "all": "all 36 linear layers", "mlp": "the layers of MLPs", "query-value": "query and value", "esper": "a plan",
+    "random": "random", "plop": "PLoP's", "lora-drop": "LoRA-drop's", "kappa": "KappaTune's", "adalora": "AdaLoRA's",
+    "full": "none: all weights train", "head": "none: the head trains",
+}  # fmt: skip
+"""Places of adapters in the experiment, by arm."""
+
+
+def placement() -> str:
+    """Return how much higher the loss is with adapters at fewer places than at all, paired over RNG seeds."""
+    lines = (BENCHMARKS / "placement" / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    by_arm: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+    for record in map(json.loads, lines):
+        by_arm.setdefault((record["arm"], record["budget"]), {})[record["seed"]] = record
+    reference = by_arm["all", 70_000]
+    rows = []
+    for (arm, budget), records in by_arm.items():
+        losses = {seed: record["test_loss"] - reference[seed]["test_loss"] for seed, record in records.items()}
+        if arm in PLACED and budget != 15_000 * (arm != "esper") and len(losses) > 1:
+            size = round(fmean(record["parameters"] for record in records.values()))
+            interval = mean_interval(list(losses.values()))
+            within = sum(loss <= 0.01 for loss in losses.values())
+            shown = f"{interval.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})".replace("-", "−")
+            shown = "0" if records is reference else shown
+            rows.append((interval.mean, (PLACED[arm], f"{size:,}", shown, f"{within} of {len(losses)}")))
+    return table(("adapters", "parameters", "loss above all (95 %)", "within 0.01"), [row for _, row in sorted(rows)])
+
+
 def gallery() -> str:
     """Return the examples of the gallery with their figures and results."""
     page: Callable[[], str] = run_path(str(DOCS / "gallery.py"))["page"]
@@ -194,6 +225,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "gate-cells": gate_cells,
     "gate-power": gate_power,
     "measurements": measurements,
+    "placement": placement,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "probes": probes,
     "study-by-cell": partial(study, "Cell by cell"),

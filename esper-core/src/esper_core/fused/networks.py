@@ -65,8 +65,10 @@ def signature_of(model: nn.Module) -> Hashable:
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             # A tensor that is registered twice has the same number in both places.
             number = numbers.setdefault(id(tensor), len(numbers))
-            if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) or not tensor.is_contiguous():
-                refuse(f'"{name}" is not laid out as usual, or not a tensor of torch\'s own class')
+            if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+                refuse(f'"{name}" is not a tensor of torch\'s own class')
+            if not tensor.is_contiguous():
+                refuse(f'"{name}" is laid out for images, or in another unusual way')
             yield name, number, isinstance(tensor, nn.Parameter), tensor.shape, tensor.dtype, tensor.requires_grad
 
     return tuple(

@@ -27,6 +27,7 @@ policy:
       - {step: 7, op: fossilise, slot: early}
 environments: 2
 capacity: false
+growth: {gates: "off"}
 episode: {steps: 10, batches: 8, batch_size: 100}
 checkpoints: {every: 2}
 """

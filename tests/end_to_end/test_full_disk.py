@@ -25,6 +25,7 @@ environments: 2
 rounds: 10
 episode: {steps: 3, batches: 2}
 capacity: false
+growth: {gates: "off"}
 checkpoints: {every: 3, keep: 1}
 """
 

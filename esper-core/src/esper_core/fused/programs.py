@@ -11,6 +11,7 @@ Equal classes and shapes do not mean equal functions, so ``why_different`` compa
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -371,7 +372,9 @@ def _train(
     before = [signature_of(part) for part in parts]
     loss = losses(model(inputs), targets).mean()
     learning = [parameter for part in network.with_guest() for parameter in part.trained]
-    gradients = torch.autograd.grad(loss, learning, allow_unused=True)
+    # Code of the guest may run in the backward pass, too: an engine asks whose it was if the process dies there.
+    with nullcontext() if network.guest is None else network.guest.slot.entered(network.guest.seed):
+        gradients = torch.autograd.grad(loss, learning, allow_unused=True)
     if [signature_of(part) for part in parts] != before:
         refuse("a pass changes attributes of its modules")
     after = [buffer.clone() for part in parts for buffer in HostTensors.of(part).buffers]

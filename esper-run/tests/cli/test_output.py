@@ -13,7 +13,7 @@ from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
 from esper_core.leyline.signals import Metric
 from esper_run.cli.output import print_facts, print_line, print_outcome, print_problems, print_table, print_warnings
-from esper_run.runs.findings import last_weights_text, next_command
+from esper_run.runs.findings import last_weights_text, next_command, ways_text
 
 PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
 
@@ -154,3 +154,17 @@ def test_figures_of_both_weights_are_shown_where_averages_were_tested() -> None:
     text = last_weights_text(accuracy, {"grown": 0.84, "twin": 0.588})
     assert text is not None
     assert text.endswith("With those of the last batch: grown 84.0\u00a0%, twin 58.8\u00a0%.")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        (["", ""], "Trained 2 networks as one program with those of the same structure."),
+        (["", "a hook", "a hook"], "Trained 1 network as one program with those of the same structure; "
+         "2 networks one after another: a hook."),
+        (["", None], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_the_summary_says_which_way_networks_took_and_why(reasons, text) -> None:
+    assert ways_text(reasons) == text

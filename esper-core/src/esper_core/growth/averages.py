@@ -66,7 +66,7 @@ class RunningAverage:
         """
         before, batches = self._averages, self._batches
         self._averages, self._batches = {}, {}
-        self._places = self._places or self._list_places()
+        self._places = self._list_places() if self._places is None else self._places
         listed = {}
         for place in self._places:
             tensor, average = getattr(*place), before.get(place)

@@ -299,11 +299,13 @@ def _observed(
 def is_pointwise(layer: nn.Module) -> bool:
     """Return whether a layer is a 1×1 convolution: a linear map of the features at each position.
 
-    >>> is_pointwise(nn.Conv2d(4, 8, 1)), is_pointwise(nn.Conv2d(4, 8, 3))
-    (True, False)
+    >>> [is_pointwise(layer) for layer in (nn.Conv2d(4, 8, 1), nn.Conv2d(4, 8, 3), nn.Conv2d(4, 8, 1, padding=1))]
+    [True, False, False]
     """
     layer = getattr(layer, "base_layer", layer)  # PEFT's adapters wrap a layer
-    return isinstance(layer, nn.Conv1d | nn.Conv2d) and {layer.groups, *layer.kernel_size, *layer.stride} == {1}
+    if not isinstance(layer, nn.Conv1d | nn.Conv2d) or {layer.groups, *layer.kernel_size, *layer.stride} != {1}:
+        return False
+    return isinstance(layer.padding, str) or not any(layer.padding)  # of width 1 a named padding is none
 
 
 def _features(argument: Any, hidden: Tensor, axis: int = -1) -> int:
@@ -311,7 +313,7 @@ def _features(argument: Any, hidden: Tensor, axis: int = -1) -> int:
     if not isinstance(argument, Tensor) or argument.is_nested or not argument.is_floating_point() or not argument.ndim:
         return 0
     overwritten = argument.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
-    same = argument.select(axis, 0).shape == hidden.select(axis, 0).shape
+    same = argument.movedim(axis, -1).shape[:-1] == hidden.movedim(axis, -1).shape[:-1]
     return argument.shape[axis] if same and not overwritten else 0
 
 

@@ -193,7 +193,8 @@ def print_results(results: Mapping[str, Any]) -> None:
     for name, arm in results["arms"].items():
         for remark in conclusions_text(name, arm.get("conclusions", {}), arm["test"]["n"]):
             print_wrapped(remark)
-    if remark := ways_text([why for arm in results["arms"].values() for why in arm.get("alone", [None])]):
+    episodes = [episode for arm in results["arms"].values() for episode in arm.get("episodes", ())]
+    if remark := ways_text([episode.get("alone") for episode in episodes]):
         print_wrapped(remark)
     if comparisons := results["comparisons"]:
         print_line()

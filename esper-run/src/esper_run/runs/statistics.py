@@ -276,8 +276,9 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
         "fossils": fmean(episode.fossils for episode in episodes),
         "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
         "conclusions": conclusions_of(episodes),
-        "alone": [episode.alone for episode in episodes],
-        "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
+        "episodes": [
+            {"seed": episode.seed, "test": episode.test_metric, "alone": episode.alone} for episode in episodes
+        ],
     }
 
 

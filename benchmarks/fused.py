@@ -1,8 +1,9 @@
 """Equal networks as one program, against one after another: ``python -m benchmarks.fused``, about five minutes.
 
 A step is 32 training batches of 100 examples and the validation of 800. Both ways step in turn, on one thread; each
-figure is the median over pairs of CPU seconds. Which hosts take which way follows from this table: the rules in
-``esper_core.fused.rows`` and the bounds in ``esper_core.trainer.groups`` leave out what is slower here.
+figure is the median over pairs of CPU seconds, or on a GPU (``--device cuda``) of seconds on the clock. Which hosts
+take which way follows from this table: the rules in ``esper_core.fused.rows`` and the bounds in
+``esper_core.trainer.groups`` leave out what is slower here.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, nargs="+", default=NETWORKS, help="sizes of groups (default: 1 8 32)")
     parser.add_argument("--hosts", nargs="+", help="names of hosts as the table has them (default: all)")
+    parser.add_argument("--device", default="cpu", help="cuda, for groups on a GPU (default: cpu)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
     parsed = parser.parse_args()
     tune_allocator()
-    print(f"torch {torch.__version__}, CPU milliseconds per network and step\n")
+    device = torch.device(parsed.device)
+    print(f"torch {torch.__version__}, {device.type} milliseconds per network and step\n")
     print(f"{'host':25}{'networks':>9}{'in turn':>10}{'fused':>10}{'times as fast':>15}  way")
     with one_thread():
         for name, workload in workloads(quick=parsed.quick).items():
             for networks in parsed.networks if parsed.hosts is None or name in parsed.hosts else ():
-                measure(name, workload, networks, 1 if parsed.quick else PAIRS)
+                measure(name, workload, networks, 1 if parsed.quick else PAIRS, device)
 
 
 def workloads(*, quick: bool) -> dict[str, Workload]:
@@ -86,12 +89,12 @@ def workloads(*, quick: bool) -> dict[str, Workload]:
     }
 
 
-def measure(name: str, work: Workload, networks: int, pairs: int) -> None:
+def measure(name: str, work: Workload, networks: int, pairs: int, device: torch.device) -> None:
     """Print how long both ways take for so many networks."""
     with ExitStack() as pools:
         ways: list[Pool] = []
-        for fused in (False, True):
-            recipe = work.recipe(compute=ComputeConfig(fused=fused))
+        for fused in (False, "gpu"):
+            recipe = work.recipe(compute=ComputeConfig.model_validate({"fused": fused}), device=device)
             growth = GrowthConfig(incubation="branch", gates="off", average=4)
             varieties = recipe.network.varieties if name in (GROWN, BRANCHED) else {}
             settings = replace(recipe.network, growth=growth, varieties=varieties)
@@ -100,7 +103,7 @@ def measure(name: str, work: Workload, networks: int, pairs: int) -> None:
             pool.reset(0, 0)
             if name in (GROWN, BRANCHED):
                 grow(pool, (Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE) if name == GROWN else (Op.GERMINATE,))
-        seconds = [[step(pool, number) for pool in ways] for number in range(1 + pairs)][1:]
+        seconds = [[step(pool, number, device) for pool in ways] for number in range(1 + pairs)][1:]
         plain, fused = (1e3 * median(times) / networks for times in zip(*seconds, strict=True))
         ratio = median(plain / fused for plain, fused in seconds)
         way = Groups(ways[1].environments[0].recipe).describe(ways[1].environments)
@@ -114,13 +117,14 @@ def grow(pool: Pool, actions: tuple[Op, ...]) -> None:
         pool.train(number)
 
 
-def step(pool: Pool, number: int) -> float:
-    """Train and evaluate every network for a step, and return the CPU seconds."""
-    began = time.process_time()
+def step(pool: Pool, number: int, device: torch.device) -> float:
+    """Train and evaluate every network for a step, and return the CPU seconds, or on a GPU those on the clock."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    began = clock()
     pool.train(number)
     pool.evaluate(number)
-    pool.synchronise(number)
-    return time.process_time() - began
+    pool.synchronise(number)  # which reads the numbers of every network, so that a GPU is waited for
+    return clock() - began
 
 
 if __name__ == "__main__":

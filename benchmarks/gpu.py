@@ -1,22 +1,27 @@
-"""Training on a GPU against plain PyTorch loops: ``python -m benchmarks.gpu``, about two minutes.
+"""Training on a GPU against plain PyTorch loops: ``python -m benchmarks.gpu``, about five minutes.
 
 Two convolutional hosts on random images, ``narrow`` (8, 16 and 32 channels, batches of 128) and ``wide`` (64, 128 and
 256 channels, batches of 512). A step is 15 training batches and 4 validation batches, with the data on the device. All
 sides of a comparison step in turn, and medians of their times are compared.
+
+Then 1, 8 and 128 small networks of MNIST-1D as one program against one after another, as ``benchmarks.fused`` has them,
+and how far the numbers of a first step on the GPU are from those on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch
 
+from benchmarks import fused
 from benchmarks.perf.figures import Interleaved
 from benchmarks.perf.own_loops import OwnLoop
-from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv
+from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv, one_d
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.pool import Pool
 
@@ -58,6 +63,24 @@ def main() -> None:
     for host, channels, size in (("narrow", 8, 128), ("wide", 64, 512)):
         work = conv(1, 1, 8) if parsed.quick else conv(15, 4, size, channels=channels)
         measure(host, work, device, turns=1 if parsed.quick else TURNS)
+    work = one_d(1, 500) if parsed.quick else one_d()
+    for networks in (1, 2) if parsed.quick else (1, 8, 128):
+        fused.measure("pointwise-mlp", work, networks, 1 if parsed.quick else fused.PAIRS, device)
+    compare_numbers(work, device)
+
+
+def compare_numbers(work: Workload, device: torch.device) -> None:
+    """Print how far the validation losses after a step on a device are from those on a CPU, both ways."""
+    losses = []
+    for place, together in ((torch.device("cpu"), False), (device, False), (device, "gpu")):
+        compute = ComputeConfig.model_validate({"fused": together})
+        with closing(Pool(work.recipe(device=place, compute=compute), ["grown"], 2)) as pool:
+            pool.reset(0, 0)
+            step(pool)
+            losses.append(torch.tensor([signals.validation_loss for signals in pool.latest]))
+    expected, *others = losses
+    for way, of_way in zip(("one after another", "as one program"), others, strict=True):
+        print(f"largest difference of a loss from that on a CPU, {way}: {(of_way - expected).abs().max():.1e}")
 
 
 def measure(host: str, work: Workload, device: torch.device, turns: int) -> None:

@@ -141,7 +141,8 @@ def kind(entry: Entry) -> str:
     elif entry.is_mapping and (element := entry.below("name")) is not None:
         text = f"names, each with {kind(element)}"
     elif entry.choices:
-        text = " or ".join(f"`{choice}`" for choice in entry.choices)
+        spelled = [str(choice).lower() if isinstance(choice, bool) else choice for choice in entry.choices]
+        text = " or ".join(f"`{choice}`" for choice in spelled)
     else:
         return plain_type(type_text(entry))
     return f"{text} or `null`" if entry.is_nullable else text

@@ -119,8 +119,10 @@ def test_the_benchmark_of_a_gpu_runs_on_a_cpu(monkeypatch, capsys):
     gpu.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("cpu, torch")
-    assert len(lines) == 1 + 2 * 12
-    assert all(line.endswith(" ×") for line in lines[1:])
+    assert len(lines) == 1 + 2 * 12 + 2 + 2
+    assert all(line.endswith(" ×") for line in lines[1:25])
+    assert [line.rpartition("  ")[2] for line in lines[25:27]] == ["1 network in 1 group", "2 networks in 1 group"]
+    assert all(float(line.rpartition(" ")[2]) < 1e-3 for line in lines[27:])
 
 
 @pytest.mark.usefixtures("in_process")
@@ -130,7 +132,7 @@ def test_the_benchmark_of_fused_groups_runs(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     ways = [line.rpartition("  ")[2] for line in lines[3:]]
     assert ways == [
-        *["1 network in 1 group", "2 networks in 1 group"] * 3,
+        *["1 network in 1 group", "2 networks in 1 group"] * 7,
         *[f'{count} one after another: no rule for torch\'s "conv2d"' for count in (1, 2)],
     ]
 

@@ -257,8 +257,9 @@ class ComputeConfig(Section):
         default=1, le=1_000_000, description="Parts of a batch that are computed in turn; their gradients are added."
     )
     compile: bool = Field(default=False, description="Compile the training pass of the host with torch.compile.")
-    fused: bool = Field(
-        default=True, description="Train networks of one structure as one program; results differ by rounding."
+    fused: Literal[True, False, "gpu"] = Field(
+        default=True,
+        description="Train networks of one structure as one program, which rounds otherwise; gpu: on a GPU, too.",
     )
     allocator: Literal["tuned", "default"] = Field(
         default="tuned", description="Whether glibc keeps freed memory for reuse; it changes speed only."

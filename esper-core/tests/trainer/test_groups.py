@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from esper_core.fused import Program
+from esper_core.fused import GRAPHS, Program
 from esper_core.growth import Branch, Draws
+from esper_core.growth.examples import tensors_in
 from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
@@ -155,6 +157,63 @@ PLANT_FIRST, PLANT_SECOND = (replace(GERMINATE, blueprint=variety.id) for variet
 def nursery(**more: Any) -> Recipe:
     """Return a recipe with places for two seeds at once, of two blueprints."""
     return fused(varieties={"early": (FIRST, SECOND)}, growth=NURSERY, **more)
+
+
+class NullGraph(TorchDispatchMode):
+    """Captures on a CPU: a launch makes the same calls with the tensors that the capture had, and runs nothing else."""
+
+    made = 0
+
+    def __init__(self, compute: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self._calls: list[Any] = []
+        with self:
+            self.result = compute()
+        NullGraph.made += 1
+        for _, _, _, results in self._calls:
+            for result in results:
+                result.data.fill_(7)  # a graph computes nothing while it is captured
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        made = [results] if isinstance(results, Tensor) else [part for part in results if isinstance(part, Tensor)]
+        arguments = {tensor.untyped_storage().data_ptr() for tensor in tensors_in([args, kwargs])}
+        new = [result for result in made if result.untyped_storage().data_ptr() not in arguments]
+        self._calls.append((func, args, kwargs or {}, new))
+        return results
+
+    @torch.no_grad()
+    def launch(self) -> None:
+        for func, args, kwargs, new in self._calls:
+            results = func(*args, **kwargs)
+            made = [results] if isinstance(results, Tensor) else results
+            if new:
+                for result, again in zip(new, [part for part in made if isinstance(part, Tensor)], strict=True):
+                    result.data.copy_(again)
+
+
+def refuse_to_capture(compute: Callable[[], Tensor]) -> Any:
+    compute()
+    msg = "operation not permitted when stream is capturing"
+    raise RuntimeError(msg)
+
+
+@pytest.mark.parametrize("environments", [3, 8])
+def test_passes_that_are_captured_have_the_results_of_others(
+    monkeypatch: pytest.MonkeyPatch, environments: int
+) -> None:
+    """On a GPU a group of three has the room of four, and its graph serves from step to step."""
+    recipe = fused(growth={"average": 3})
+    plain = play(Pool(recipe, ["grown"], environments), 5)
+    grown = play(Pool(recipe, ["grown"], environments), 8, grow_first)
+    monkeypatch.setitem(GRAPHS, "cpu", NullGraph)
+    NullGraph.made = 0
+    assert spelled(play(Pool(recipe, ["grown"], environments), 5)) == spelled(plain)
+    assert NullGraph.made == 1
+    assert spelled(play(Pool(recipe, ["grown"], environments), 8, grow_first)) == spelled(grown)
+    assert NullGraph.made > 2
+    monkeypatch.setitem(GRAPHS, "cpu", refuse_to_capture)
+    assert spelled(play(Pool(recipe, ["grown"], environments), 5)) == spelled(plain)
 
 
 def grow_both(environment: Environment, step: int) -> Action:

@@ -5,6 +5,7 @@ import torch
 
 from esper_core.growth import Draws
 from esper_core.leyline import Action, Op
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.lanes import CudaStream, Lanes, assigned
 from esper_core.trainer.pool import Pool
@@ -30,6 +31,15 @@ def test_streams_do_not_disturb_each_other(recipe):
     alone = losses(Pool(recipe, ["grown", "twin"], 1, twin="twin", lanes=1))
     beside = losses(Pool(recipe, ["grown", "twin"], 4, twin="twin", lanes=4))
     assert beside == pytest.approx(alone, rel=1e-3)
+
+
+def test_a_group_on_a_gpu_has_the_results_of_its_networks(recipe):
+    """Its passes are captured from the third on; three networks have the room of four."""
+    settings = change_recipe(recipe, draws=Draws.NEVER)
+    apart = losses(Pool(settings, ["grown"], 3))
+    together = Pool(change_recipe(settings, compute=ComputeConfig(fused="gpu")), ["grown"], 3)
+    assert losses(together) == pytest.approx(apart, rel=1e-2)
+    assert together.why_alone(together.environments[1]) == ""
 
 
 def test_a_stream_waits_for_what_another_stream_made():

@@ -100,7 +100,7 @@ class Block:
     def __init__(self, networks: Sequence[HostTensors]) -> None:
         first, rows = networks[0], len(networks)
         self.layout = Layout([tensor.shape for tensor in first.varying])
-        self.values, self.gradients = torch.zeros(2, rows, self.layout.width).unbind()
+        self.values, self.gradients = networks[0].varying[0].new_zeros(2, rows, self.layout.width).unbind()
         self.rows = [self.layout.views(row) for row in self.values]
         trained, stacks = len(first.trained), self.layout.views(self.values)
         self.leaves = [stack.requires_grad_() for stack in stacks[:trained]]
@@ -108,7 +108,6 @@ class Block:
         self.frozen = [tensor.new_empty((rows, *tensor.shape)) for tensor in first.frozen]
         self.buffers = stacks[trained:] + [tensor.new_empty((rows, *tensor.shape)) for tensor in first.counts]
         self.after = self.buffers
-        self.read(networks)
 
     @torch.no_grad()
     def read(self, networks: Sequence[HostTensors]) -> None:
@@ -153,10 +152,12 @@ class Updates:
                 tensor.copy_(source)
         self._limits = [(row, state.clip_norm) for row, state in enumerate(states) if state.clip_norm is not None]
         block, averages = self._block, self._kept[AVERAGE]
-        steps = [[(settings, float(kept["step"])) for settings, kept in state.adams] for state in states]
+        # Read at once, since a GPU would be waited for each time.
+        counts = iter(torch.stack([kept["step"] for state in states for _, kept in state.adams]).tolist())
+        steps = [[(settings, next(counts)) for settings, _ in state.adams] for state in states]
         stepped = block.values, block.gradients, *(self._kept[name] for name in MOMENTS)
         self._adams = [
-            (settings, [*([rows[run] for run in runs] for rows in stepped), [torch.tensor(count) for _ in runs]])
+            (settings, [*([rows[run] for run in runs] for rows in stepped), [averages.new_tensor(count) for _ in runs]])
             for (settings, count), runs in block.layout.runs(steps).items()
         ]
         batches = [[None if average is None else average[1] for average in state.averages] for state in states]

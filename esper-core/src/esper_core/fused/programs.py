@@ -11,9 +11,12 @@ Equal classes and shapes do not mean equal functions, so ``why_different`` compa
 
 from __future__ import annotations
 
+import logging
+import sys
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +26,8 @@ from torch import Tensor, nn
 from esper_core.fused.blocks import Block, Updates
 from esper_core.fused.networks import Guest, HostTensors, host_modules, signature_of
 from esper_core.fused.rows import NotFusedError, Rows, refuse, stack_of
-from esper_core.fused.tapes import Tape
-from esper_core.growth import Alpha, KeptBuffers, Presence, Slot
+from esper_core.fused.tapes import GRAPHS, CapturedPass, Tape
+from esper_core.growth import Alpha, KeptBuffers, Presence, Slot, describe_error
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 
     Losses = Callable[[Tensor, Tensor], Tensor]
     """Computes one number for each example, from outputs and targets."""
+
+log = logging.getLogger("esper")
+
+EAGER: Final = 2
+"""Passes before one is captured: the first is recorded, and the second chooses kernels."""
 
 TOLERANCE: Final = 1e-3
 """Largest difference, as a share of the largest number. Another order of sums gives about 1e-6; another function, 1."""
@@ -167,9 +175,21 @@ class Program:
         self._guests: dict[Hashable, StandIn] = {}
         self._seats: dict[str, GuestSeats] = {}
         self._tapes: dict[Hashable, Tape] = {}
+        self._idle: Training | None = None
         for slot in (module for module in self._stand_in.module.modules() if isinstance(module, Slot)):
             self._seats[slot.name] = GuestSeats()
             slot.seeds.append(self._seats[slot.name])
+
+    def lend_training(self, networks: Sequence[HostTensors], half_life: float) -> Training:
+        """Return training passes of these networks: those that were given back last, if they have the same form."""
+        training, self._idle = self._idle, None
+        if training is None or not training.take(networks):
+            training = Training(self, networks, half_life)
+        return training
+
+    def give_back(self, training: Training) -> None:
+        """Keep training passes, whose blocks nobody reads any more, for networks of the same form."""
+        self._idle = training
 
     def outputs(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool = False) -> list[Tensor]:
         """Return the outputs (E, N, …) of networks with these tensors, and in training their buffers after the pass.
@@ -239,7 +259,21 @@ class Training:
         ]
         self.hosts = self.blocks[0]
         self._updates = [Updates(block, half_life) for block in self.blocks]
-        self._is_folded = False
+        self._is_folded, self._passes = False, 0
+        self._captured: CapturedPass | None = None
+        self.take(networks)
+
+    def take(self, networks: Sequence[HostTensors]) -> bool:
+        """Go on with these networks, if they have the form of those before."""
+        runs = runs_of(networks)
+        if [(run.end, run.guest and run.guest.kind) for run in runs] != [
+            (run.end, run.guest and run.guest.kind) for run in self._runs
+        ]:
+            return False
+        self._runs = runs
+        for block, (place, part) in zip(self.blocks, self._parts, strict=True):
+            block.read([network.with_guest()[part] for network in networks[place]])
+        return True
 
     def read(self, states: Sequence[Sequence[TrainingState]]) -> None:
         """Take in how each network is trained, and how its guest is."""
@@ -264,6 +298,18 @@ class Training:
         Raises:
             NotFusedError: As for ``Program.outputs``, or the loss has no gradient.
         """
+        self._passes += 1
+        if self._captured is None and self._passes > EAGER and inputs_EN.device.type in GRAPHS:
+            try:
+                self._captured = CapturedPass(partial(self._compute, losses), [inputs_EN, targets_EN])
+            except RuntimeError as error:
+                log.info("a pass is launched call by call, since it cannot be captured: %s", describe_error(error))
+                self._passes = -sys.maxsize
+        if self._captured is not None:
+            return self._captured([inputs_EN, targets_EN])
+        return self._compute(losses, inputs_EN, targets_EN)
+
+    def _compute(self, losses: Losses, inputs_EN: Tensor, targets_EN: Tensor) -> Tensor:
         hosts, *guests = (
             [*block.leaves, *block.frozen, *(buffer.clone() for buffer in block.buffers)] for block in self.blocks
         )
@@ -271,7 +317,7 @@ class Training:
         stacks = Stacks(hosts, [replace(run, stacks=next(of_guests)) if run.guest else run for run in self._runs])
         if not self._is_folded and (tape := self._program.tape(stacks, inputs_EN, training=True)) is not None:
             self._fold(tape)
-            return self.compute(inputs_EN, targets_EN, losses)
+            return self._compute(losses, inputs_EN, targets_EN)
         outputs, *after = self._program.outputs(stacks, inputs_EN, training=True)
         losses_E = losses(outputs.flatten(0, 1), targets_EN.flatten(0, 1)).view(len(inputs_EN), -1).mean(1)
         if not losses_E.requires_grad:

@@ -2,7 +2,7 @@
 
 What several small networks compute in a pass takes as long as the Python code that asks for it. A pass of a structure
 asks for the same calls in each batch: nothing in it can depend on numbers, which ``rows`` refuse to show. So a pass is
-recorded below the rules, and each further one makes these calls alone.
+recorded below the rules, and each further one makes these calls alone. On a GPU what they launch is captured, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -152,6 +153,39 @@ class Tape(TorchFunctionMode):
         for call in self._calls:
             call.release()
         return [registers[number] for number in self._results]
+
+
+class CudaGraph:
+    """What a function launches on a GPU, to be launched again as a whole, with the same tensors."""
+
+    def __init__(self, compute: Callable[[], Tensor]) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        # On a stream of this device, since torch's own belongs to the first. Other threads, which send batches, go on.
+        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+            self.result = compute()
+
+    def launch(self) -> None:
+        """Do it again; its result is a tensor that the next launch overwrites."""
+        self._graph.replay()
+
+
+GRAPHS: Final[dict[str, Callable[[Callable[[], Tensor]], CudaGraph]]] = {"cuda": CudaGraph}
+"""What captures a pass, by the type of the device. On a CPU there is nothing to launch."""
+
+
+class CapturedPass:
+    """A function of a batch that was captured with a batch of this shape; whatever else it reads keeps its place."""
+
+    def __init__(self, compute: Callable[..., Tensor], batch: Sequence[Tensor]) -> None:
+        self._batch = [tensor.clone() for tensor in batch]
+        self._graph = GRAPHS[batch[0].device.type](lambda: compute(*self._batch))
+
+    def __call__(self, batch: Sequence[Tensor]) -> Tensor:
+        """Return what the function computes for a batch."""
+        for place, tensor in zip(self._batch, batch, strict=True):
+            place.copy_(tensor)
+        self._graph.launch()
+        return self._graph.result.clone()
 
 
 def _listed(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from esper_core.fused import HostTensors, Training, TrainingState, refuse
+from esper_core.fused import GRAPHS, HostTensors, TrainingState, refuse
 from esper_core.growth import begun_state, describe_error, is_fast
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import next_batches
@@ -93,22 +93,32 @@ def training_state(
     )
 
 
+def room_for(members: Sequence[Member], device: torch.device) -> list[Member]:
+    """Return the members, and on a GPU the first again and again up to a power of two.
+
+    So what is captured serves until a group outgrows it. Among branches the form of a pass changes anyway.
+    """
+    if device.type not in GRAPHS or any(member.branch is not None for member in members):
+        return list(members)
+    rows = 1 << (len(members) - 1).bit_length()
+    return [*members, *[members[0]] * (rows - len(members))]
+
+
 class JointTraining:
     """Members that are trained as one until the step ends or a pass fails."""
 
     def __init__(self, program: Program, members: Sequence[Member]) -> None:
         self.members, first = members, members[0].environment.recipe
-        self._training = Training(program, self._networks, first.network.growth.average)
-        self._task = first.task
-        self._places = torch.tensor([member.place for member in members])
-        self._read()
-
-    def _read(self) -> None:
-        for member in self.members:
+        self._program, self._task = program, first.task
+        for member in members:
             member.environment.keeper.pass_rates_to_fossils()
-        self._states = [member.training_states() for member in self.members]
-        self._training.read(self._states)
+        self._states = [member.training_states() for member in members]
         self._losses: list[Tensor] = []
+        rows = room_for(members, first.device)
+        self._places = torch.tensor([member.place for member in rows], device=first.device)
+        networks = [member.network for member in rows]
+        self._training = program.lend_training(networks, first.network.growth.average)
+        self._training.read([*self._states, *self._states[:1] * (len(rows) - len(members))])
 
     @property
     def _networks(self) -> list[HostTensors]:
@@ -125,22 +135,24 @@ class JointTraining:
             restore_defaults()
             return error
         self._training.step()
-        self._losses.append(losses)
+        self._losses.append(losses[: len(self.members)])
         return None
 
     def write(self, losses: Sequence[list[Tensor]]) -> None:
         """Give members what they have learned, and add the losses of each host to those of its environment."""
         if not self._losses:
+            self._program.give_back(self._training)
             return
         self._training.write(self._networks, self._states)
         by_member = torch.stack(self._losses, 1).unbind()
         hosts = self._training.hosts
+        gradients = hosts.gradients.clone()  # those of the next step take their place
         for row, (member, of_member) in enumerate(zip(self.members, by_member, strict=True)):
             if member.branch is None:
                 losses[member.place] += of_member.unbind()
                 # A host is looked at for gradients that are not finite.
                 for parameter, gradient in zip(
-                    member.network.trained, hosts.layout.views(hosts.gradients[row]), strict=False
+                    member.network.trained, hosts.layout.views(gradients[row]), strict=False
                 ):
                     parameter.grad = gradient
             else:
@@ -148,6 +160,7 @@ class JointTraining:
             if member.lives:
                 number = None if member.branch is None else member.branch.number
                 member.environment.network.averages.count(len(self._losses), number)
+        self._program.give_back(self._training)
 
     def show(self, environments: Collection[Environment]) -> None:
         """Give the hosts of these environments their present weights, for what else is trained on them."""

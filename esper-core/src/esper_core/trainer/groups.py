@@ -192,7 +192,7 @@ class Groups:
         if not can_join(tensors, environment.keeper.owned_by_host()):
             return None, "it is not trained by fused Adams in float32"
         try:
-            signature = signature_of(model)
+            signature = environment.recipe.device, signature_of(model)
         except NotFusedError as error:
             return None, str(error)
         with environment.guard():  # lanes are guarded as one, and this comes before them
@@ -275,7 +275,7 @@ def obstacle_in(recipe: Recipe) -> str | None:
     compute = recipe.compute
     obstacles = {
         "compute.fused is false": not compute.fused,
-        f"there is no table for {recipe.device.type}": recipe.device.type != "cpu",
+        "compute.fused is not gpu": recipe.device.type != "cpu" and compute.fused != "gpu",
         f"compute.precision is {compute.precision}": compute.precision not in ("float32", "auto"),
         "compute.micro_batches is above 1": compute.micro_batches > 1,
         "compute.compile is set": compute.compile,

@@ -344,6 +344,8 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             for pool_index, (index, arm) in enumerate(product(range(environments), arms))
             if indices is None or index in indices
         ]
+        if recipes[0].device.type == "cuda" and recipe.compute.fused == "gpu":
+            lanes = 1  # a group is computed on one stream, which has to be that of each of its networks
         super().__init__(
             built,
             environments * len(arms),

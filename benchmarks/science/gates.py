@@ -197,7 +197,8 @@ class Cell:
             share = min(1.0, look / self.ripe)
             now = mean + error * (excess * share + self.tau * fluctuation + fresh)
             tails = float(differences.min()) - mean, float(differences.max()) - mean
-            gains.append(Gain(self.examples, now, deviation, skewness, now + tails[0], now + tails[1]))
+            repeats = 1 - FRESH + (1 - (1 - FRESH) ** 2) * error * float(rng.standard_normal())
+            gains.append(Gain(self.examples, now, deviation, skewness, now + tails[0], now + tails[1], repeats))
             new = math.sqrt(1 - self.correlation**2) * float(rng.standard_normal())
             fluctuation = self.correlation * fluctuation + new
         return gains

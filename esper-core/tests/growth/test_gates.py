@@ -169,6 +169,24 @@ def test_without_movement_a_bound_is_that_of_the_examples():
     assert evidence.between == pytest.approx(0.0, abs=1e-12)
 
 
+def test_noise_of_the_examples_that_is_new_at_each_look_counts_once():
+    """Looks at examples of which half of the variance is new move by it, so that more of them lessen it."""
+    half = dataclasses.replace(GOOD, repeats=0.5)
+    still = lasting_evidence(half, [0.15] * 5, [0.2] * 5, 0.01, 5)
+    assert still.standard_error == pytest.approx(GOOD.standard_error * math.sqrt(0.5))
+    assert lower_bound(GOOD, 0.01) < still.lower < still.mean < still.upper < upper_bound(GOOD, 0.01)
+    assert lasting_evidence(half, [0.14, 0.16] * 3, [0.2] * 6, 0.01, 6).lower < still.lower
+
+
+def test_a_gain_tells_how_much_of_its_noise_the_look_before_had():
+    shared, new = torch.randn(2, 2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    host, trial = shared + new, torch.zeros_like(new)
+    assert read_gain(paired(host, trial, shared).tolist()).repeats == pytest.approx(math.sqrt(0.5), abs=0.05)
+    for unknown in (None, torch.ones_like(new), torch.full_like(new, math.nan)):
+        assert read_gain(paired(host, trial, unknown).tolist()).repeats == 1.0
+    assert read_gain(paired(host, trial, -shared).tolist()).repeats == 0.0
+
+
 levels = st.floats(1e-6, 0.5)
 samples = st.lists(st.floats(-9, 9), min_size=100, max_size=140).filter(lambda values: statistics.stdev(values) > 1e-3)
 

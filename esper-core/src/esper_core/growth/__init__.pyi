@@ -12,7 +12,6 @@ from .examples import (
 )
 from .garden import Garden as Garden, Transition as Transition
 from .gates import (
-    NUMBERS as NUMBERS,
     Gates as Gates,
     compare_losses as compare_losses,
     paired as paired,

@@ -6,8 +6,8 @@ lasts is above the price. The gate before a seed is kept is wrong about worthles
 at most in a network's whole training, over all seeds, retries and looks.
 
 The error of a mean gain has two parts. One is that of the examples; they are the same at each look, so that further
-looks do not lessen it. The other is that weights move from step to step, and the gain with them; it lessens with
-further looks, slowly where averages of weights overlap from look to look. docs/concepts/gates.md has the derivation.
+looks do not lessen what repeats from look to look. The other is that weights move from step to step, and the gain with
+them; it lessens with further looks, slowly where averages of weights overlap. docs/concepts/gates.md derives the bound.
 """
 
 from __future__ import annotations
@@ -45,16 +45,14 @@ if TYPE_CHECKING:
 _BISECTIONS: Final = 60
 """Halvings that a float can resolve."""
 
-NUMBERS: Final = 6
-"""How many numbers ``paired`` returns."""
 
-
-def paired(host: Tensor, trial: Tensor) -> Tensor:
+def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
     """Return the statistics of the differences host − trial, on the device in float64.
 
-    Both are (n,): losses in nats, or scores of which a lower one is better. Six numbers: n, mean, variance with n − 1,
-    third central moment with n, smallest, largest. A loss that is not finite shows in the mean, and with fewer than two
-    examples the variance is NaN.
+    Both are (n,): losses in nats, or scores of which a lower one is better; so are the differences at the look
+    ``before``, if there was one. Seven numbers: n, mean, variance with n − 1, third central moment with n, smallest,
+    largest, correlation with ``before`` (1 without it). A loss that is not finite shows in the mean, and with fewer
+    than two examples the variance is NaN.
     """
     if host.shape != trial.shape or host.dim() != 1 or len(host) == 0:
         shapes = f"{tuple(host.shape)} and {tuple(trial.shape)}"
@@ -62,20 +60,27 @@ def paired(host: Tensor, trial: Tensor) -> Tensor:
         raise ValueError(msg)
     # In float64, because differences of nearly equal losses have few digits left.
     difference_N = host.detach().double() - trial.detach().double()
-    n = torch.full((), float(len(difference_N)), dtype=torch.float64, device=difference_N.device)
+    n = torch.full((), len(difference_N), dtype=torch.float64, device=difference_N.device)
     mean = difference_N.mean()
     centred_N = difference_N - mean
     variance = centred_N.square().sum() / (n - 1)
-    return torch.stack([n, mean, variance, centred_N.pow(3).mean(), difference_N.min(), difference_N.max()])
+    correlation = torch.ones_like(mean)
+    if before is not None:
+        before_N = before.double() - before.double().mean()
+        correlation = (centred_N @ before_N) / (centred_N.norm() * before_N.norm())
+    third = centred_N.pow(3).mean()
+    return torch.stack([n, mean, variance, third, difference_N.min(), difference_N.max(), correlation])
 
 
 def read_gain(numbers: Sequence[float]) -> Gain:
-    """Return the Gain that the six numbers of ``paired`` describe; its skewness is 0 if all differences are equal."""
-    n, mean, variance, third, worst, best = numbers
+    """Return the Gain that the numbers of ``paired`` describe; its skewness is 0 if all differences are equal."""
+    n, mean, variance, third, worst, best, correlation = numbers
     deviation = math.sqrt(variance) if variance >= 0 else math.nan
     spread = deviation * math.sqrt((n - 1) / n)
     skewness = third / spread**3 if spread**3 > 0 else 0.0
-    return Gain(int(n), mean, deviation, skewness, worst, best)
+    # Where differences are all equal, or were not finite at the look before, there is no correlation.
+    repeats = 1.0 if math.isnan(correlation) else min(max(correlation, 0.0), 1.0)
+    return Gain(int(n), mean, deviation, skewness, worst, best, repeats)
 
 
 def lower_bound(gain: Gain, alpha: float) -> float:
@@ -145,14 +150,16 @@ def lasting_evidence(
 
     ``gain`` is that of the latest look, whose ``means`` come last. The distance of a bound from the mean is
     √(examples² + steps²): the first is that of ``lower_bound``, the second a quantile of Student's t times the
-    standard error from step to step (the method of variance estimates recovery).
+    standard error from step to step (the method of variance estimates recovery). Noise of the examples that is new at
+    each look moves the means from look to look, so that it is in the second; the first has what repeats.
     """
     mean, between = lasting_mean(means, correlations)
-    here = replace(gain, mean=mean, worst=mean + gain.worst - gain.mean, best=mean + gain.best - gain.mean)
+    deviation, shift = gain.deviation * math.sqrt(gain.repeats), mean - gain.mean
+    here = replace(gain, mean=mean, deviation=deviation, worst=gain.worst + shift, best=gain.best + shift)
     steps = students_quantile(alpha, len(means) - 1) * between
     lower = mean - math.hypot(mean - lower_bound(here, alpha), steps)
     upper = mean + math.hypot(upper_bound(here, alpha) - mean, steps)
-    return Evidence(gain.n, mean, gain.standard_error, between, lower, upper, alpha, look)
+    return Evidence(gain.n, mean, here.standard_error, between, lower, upper, alpha, look)
 
 
 @cache

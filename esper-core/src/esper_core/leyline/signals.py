@@ -48,6 +48,8 @@ class Gain:
     """The smallest difference."""
     best: float
     """The largest difference."""
+    repeats: float = 1.0
+    """How much the differences correlate with those of the look before, at least 0; 1 if that is unknown."""
 
     @property
     def standard_error(self) -> float:

@@ -113,6 +113,7 @@ class SeedGains:
         self._stream = stream
         self._lead: Tensor | None = None
         self._fossils: list[int] = []
+        self._differences: dict[int, Tensor] = {}
         self.gains: dict[int, Tensor] = {}
         self.margins: dict[int, Tensor] = {}
         """By how much each seed is better than the best of the others that incubate, on the same examples."""
@@ -128,6 +129,12 @@ class SeedGains:
             undisturbed: The twin's evidence; None where there is no twin.
         """
         self.gains = {}
+        before, self._differences = self._differences, {}
+
+        def measure_gain(number: int, host: Tensor, trial: Tensor) -> None:
+            self.gains[number] = paired(host, trial, before.get(number))
+            self._differences[number] = host - trial
+
         trials: dict[int, Tensor] = {}
         for number in self._garden.incubating:
             if number in self.trials:
@@ -135,7 +142,7 @@ class SeedGains:
             else:
                 with self._averages.judged(number), self._stream:
                     trials[number] = evaluate()
-            self.gains[number] = paired(evidence, trials[number])
+            measure_gain(number, evidence, trials[number])
         self.margins, self.trials = _margins(trials), {}
         if undisturbed is None:
             return
@@ -147,7 +154,7 @@ class SeedGains:
         elif len(acting) != 1 or fossils != self._fossils:
             self._lead = None
         elif self._lead is not None:
-            self.gains[acting[0]] = paired(undisturbed - self._lead, evidence)
+            measure_gain(acting[0], undisturbed - self._lead, evidence)
 
     def take_left_out(self, losses: Mapping[int | None, Tensor]) -> None:
         """Take the gains of a set's seeds from the losses without each of them, and with all of them under None."""
@@ -158,15 +165,15 @@ class SeedGains:
         self._lead = None
 
     def state_dict(self) -> State:
-        """Return the gains, the twin's lead with the fossils that it was measured with, and the random stream."""
-        stream = self._stream.state_dict()
+        """Return gains, differences, the twin's lead with the fossils at its measurement, and the random stream."""
         return encode_state(
             {
                 "gains": self.gains,
+                "differences": self._differences,
                 "margins": self.margins,
                 "lead": self._lead,
                 "fossils": self._fossils,
-                "stream": stream,
+                "stream": self._stream.state_dict(),
             }
         )
 
@@ -174,6 +181,7 @@ class SeedGains:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         saved = decode_state(state, device_of(self._garden.model))
         self.gains, self.margins = saved["gains"], saved["margins"]
+        self._differences = saved["differences"]
         self._lead, self._fossils = saved["lead"], saved["fossils"]
         self._stream.load_state_dict(saved["stream"])
 

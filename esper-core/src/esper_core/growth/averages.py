@@ -21,6 +21,7 @@ from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from esper_core.growth.garden import Garden
     from esper_core.growth.seeds import Seed
@@ -200,27 +201,24 @@ class Averages:
         left = 0.5 ** (batches / self._half_life) if self._half_life else 0.0
         return min(max(left, LEAST_CORRELATION), MOST_CORRELATION)
 
-    @contextmanager
-    def judged(self, number: int | None = None) -> Iterator[None]:
+    def judged(self, number: int | None = None) -> AbstractContextManager[None]:
         """Let the network have its average weights in the ``with`` block, and an incubating seed, if given, its target.
 
         Where there are no averages it has its own weights.
         """
         if self._host is None:
-            with nullcontext() if number is None else self._garden.incubating[number].trial():
-                yield
-            return
+            return nullcontext() if number is None else self._garden.incubating[number].trial()
         self._follow()
-        if number is None:
-            with self._host.applied():
-                yield
-            return
+        return self._host.applied() if number is None else self._tried(number, self._host)
+
+    @contextmanager
+    def _tried(self, number: int, host: RunningAverage) -> Iterator[None]:
         incubation, average = self._garden.incubating[number], self._apart[number]
         if incubation.lasting:
             with incubation.trial(), average.applied():  # the branch's weights are in their places first
                 yield
         else:
-            with self._host.applied(), average.applied(), incubation.trial():
+            with host.applied(), average.applied(), incubation.trial():
                 yield
 
     def of_branch(self, number: int) -> dict[int, Tensor]:

@@ -123,7 +123,8 @@ class SeedPrices:
                 others = sum(sizes[other] for other in acting - {number})
                 prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, without, metric)
         for number, incubation in self._garden.incubating.items():
-            prices[number] = sum(prices[seed.number] for _, seed in incubation.members)
+            if incubation.is_set:
+                prices[number] = sum(prices[seed.number] for _, seed in incubation.members)
         return prices
 
     def _size(self, slot: Slot, seed: Seed) -> int:

@@ -19,7 +19,7 @@ from esper_core.growth import decode_state, encode_state
 from esper_core.trainer.lanes import CudaStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
     from torch import Tensor
@@ -164,10 +164,12 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def chunks(split: Split, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a whole split in its order, ``CHUNK`` examples at a time, on ``device``."""
-    for inputs, targets in zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True):
-        yield sent(inputs, device), sent(targets, device)
+def chunks(split: Split, device: torch.device) -> Iterable[tuple[Tensor, Tensor]]:
+    """Return a whole split in its order, ``CHUNK`` examples at a time, on ``device``."""
+    parts = zip(split.inputs.split(CHUNK), split.targets.split(CHUNK), strict=True)
+    if split.inputs.device == split.targets.device == device:
+        return parts
+    return ((sent(inputs, device), sent(targets, device)) for inputs, targets in parts)
 
 
 def feed_for(data: str, split: Split, device: torch.device) -> Resident | Streamed:

@@ -107,7 +107,7 @@ def plantable(environment: Any, slot: str = "early") -> bool:
 def judged_by_latest_weights(world: Any) -> bool:
     environment = world.environment(steps=2)
     judged = environment.evaluate("validation")
-    latest = environment.network.evaluate(lambda: environment._evaluate("validation"), averaged=False)
+    latest = environment.network.evaluate(environment._evaluation("validation"), averaged=False)
     return torch.equal(judged, latest.means)
 
 

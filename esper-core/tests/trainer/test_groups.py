@@ -226,7 +226,7 @@ def test_seeds_on_branches_are_trained_with_their_hosts(monkeypatch: pytest.Monk
     pool = Pool(change_recipe(nursery(), compute=ComputeConfig()), ["grown"], 2)
     plain = play(pool, 5, grow_both)
     monkeypatch.setattr(Branch, "train", None)
-    monkeypatch.setattr(Environment, "_evaluate", None)
+    monkeypatch.setattr("esper_core.trainer.environment.evaluate", pytest.fail)
     results = [
         play(Pool(nursery(), ["grown"], count), 5, grow_both, lambda signals: signals[:2]) for count in (2, 1, 5)
     ]

@@ -266,7 +266,7 @@ class Environment:
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now, and return mean loss and metric, on the device."""
         # It is judged by its averaged weights, and tested with those that it would be saved with.
-        evaluation = self.network.evaluate(partial(self._evaluate, split), averaged=split == "validation")
+        evaluation = self.network.evaluate(self._evaluation(split), averaged=split == "validation")
         return self.take_evaluation(split, evaluation)
 
     def take_evaluation(self, split: SplitName, evaluation: Evaluation) -> Tensor:
@@ -276,21 +276,22 @@ class Environment:
             self.network.evaluation = evaluation
         return evaluation.means
 
-    def _evaluate(self, split: SplitName) -> Evaluation:
-        recipe = self.recipe
+    def _evaluation(self, split: SplitName) -> Callable[[], Evaluation]:
+        """Return what evaluates the network as it acts when it is called."""
+        recipe, network = self.recipe, self.network
         evidence, device = recipe.network.growth.evidence, recipe.device
-        return evaluate(
-            self.model, recipe.task, recipe.data[split], self.forward.outputs, evidence=evidence, device=device
-        )
+        run = self.forward.outputs
+        return partial(evaluate, network.model, recipe.task, recipe.data[split], run, evidence=evidence, device=device)
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
-        examples = len(self.network.evaluation.losses)
-        self.network.measure_gains(lambda: self._evaluate("validation").evidence, undisturbed)
-        self._operations.try_seeds(self.garden, examples)
-        if self.recipe.network.growth.dependence:
-            self._operations.leave_out(self.garden, examples)
-            self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])
+        network, recipe = self.network, self.recipe
+        dependence = recipe.network.growth.dependence
+        evaluation = self._evaluation("validation")
+        network.measure_gains(lambda: evaluation().evidence, undisturbed)
+        self._operations.measure_seeds(network.garden, len(network.evaluation.losses), dependence=dependence)
+        if dependence:
+            network.measure_dependence(recipe.task, recipe.data["validation"])
 
     def measure_again(self, step: int, evaluate: Callable[[], object] | None = None) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays.

@@ -55,17 +55,18 @@ class OperationCount:
         if self._operations is not None:
             self._add(examples * FORWARD * self._acting(garden))
 
-    def try_seeds(self, garden: Garden, examples: int) -> None:
-        """Add the operations of the evaluations that try each incubating seed."""
+    def measure_seeds(self, garden: Garden, examples: int, *, dependence: bool) -> None:
+        """Add the operations of the evaluations that try each incubating seed.
+
+        ``dependence``: also of one full pass, and of one without each acting seed; replayed prefixes save some.
+        """
         if self._operations is not None:
             incubations = garden.incubating.values()
             blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
-            self._add(examples * FORWARD * (len(incubations) * self._acting(garden) + blocks))
-
-    def leave_out(self, garden: Garden, examples: int) -> None:
-        """Add the operations of one full pass, and of one without each acting seed; replayed prefixes save some."""
-        if self._operations is not None and (acting := len(garden.blended)):
-            self._add(examples * FORWARD * (1 + acting) * self._acting(garden))
+            passes = len(incubations)
+            if dependence and (acting := len(garden.blended)):
+                passes += 1 + acting
+            self._add(examples * FORWARD * (passes * self._acting(garden) + blocks))
 
     def _acting(self, garden: Garden) -> int:
         """Return the operations of host, fossils and acting seeds."""

@@ -21,7 +21,7 @@ from torch import nn
 
 from esper_core import BlueprintSpec, graft
 from esper_core.growth import Garden, OptimizerKeeper, Variety
-from esper_core.leyline import Action, Op
+from esper_core.leyline import Action, Op, Stage
 from esper_core.settings import GrowthConfig, OptimizerConfig
 from esper_grow import save
 from esper_run import cli
@@ -168,6 +168,17 @@ def _garden(*varieties: Variety) -> tuple[nn.Module, Garden]:
     )
 
 
+class _Choosing(nn.Module):
+    """Chooses what it computes by the values of its inputs."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the inputs, or their negatives."""
+        return inputs if inputs.sum() > 0 else -inputs
+
+
 def _wide(name: str = "own/wide", version: int = 1) -> Variety:
     spec = BlueprintSpec("vector", "c*c + c", version=version)
     return Variety(name, spec, lambda site: nn.Linear(site.channels, site.channels))
@@ -183,6 +194,14 @@ def living_garden() -> dict[str, object]:
     model, garden = _garden(_wide())
     garden.apply(Action(Op.GERMINATE, "early", "own/wide", speed=0), step=0)
     return {"garden": garden, "model": model}
+
+
+def kept_branch() -> dict[str, object]:
+    """Return a network with a kept seed that branches on the values of its inputs."""
+    model, garden = _garden(Variety("own/choosing", BlueprintSpec("vector", "0"), _Choosing))
+    garden.apply(Action(Op.GERMINATE, "early", "own/choosing", speed=0), step=0)
+    garden.living_seeds()[0].stage = Stage.FOSSILISED
+    return {"model": model}
 
 
 def failing_seed() -> dict[str, object]:
@@ -312,6 +331,7 @@ NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
     **dict.fromkeys(("E301", "E302", "E303", "E307", "E308", "E309"), empty_garden),
     **dict.fromkeys(("E304", "E336"), living_garden),
     "E320": failing_seed,
+    "E337": kept_branch,
     **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348", "E357", "E358"), own_loop),
     **dict.fromkeys(("E350", "E351", "E352", "E353", "E354"), own_script),
 }

@@ -23,7 +23,6 @@ PART_OF = {"pydantic-core": "pydantic"}
 
 # What is declared beyond the imports, with the reason.
 NOT_IMPORTED_ITSELF = {
-    **{("esper-grow", name): "torch.onnx imports it when a network is exported" for name in ("onnx", "onnxscript")},
     ("esper-scale", "s3fs"): "fsspec imports it for s3://",
     **{
         ("esper-run", f"esper-{kind}"): "the components that a run has by default"

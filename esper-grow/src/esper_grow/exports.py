@@ -1,9 +1,9 @@
-"""Export grown networks: a module, a program or an ONNX file, in which nothing of Esper is left.
+"""Export grown networks: a module in which nothing of Esper is left, which torch exports further.
 
-``module`` traces the fossils of each slot with torch.fx into one module of torch's own layers, which acts as a forward
+``export`` traces the fossils of each slot with torch.fx into one module of torch's own layers, which acts as a forward
 hook of the host's module. The host's own layers, code and keys stay as they are. Linear adapters, such as LoRA, are
 added to the weight of the linear layer beside them instead. In a folder it is written as Python
-source and a safetensors file. ``program`` and ``onnx`` export that module with ``torch.export`` and ``torch.onnx``.
+source and a safetensors file.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import copy
 import importlib.util
 import operator
 import re
-import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from safetensors.torch import save_model
@@ -28,35 +25,30 @@ from torch import Tensor, fx, nn
 from esper_core.growth import Example, Host, RandomStream, ungraft
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import FULL
-from esper_core.leyline.errors import GrowthError, Problem, printable
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.peft_growth import forget_growth
 from esper_run.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.growth import Seed
 
-Form = Literal["module", "program", "onnx"]
 SOURCE_FILE: Final = "network.py"
 TENSORS_FILE: Final = "network.safetensors"
 _HOLDER: Final = "grown"
 
 
-def export(model: nn.Module, to: Form = "module", path: str | Path | None = None, *, example: Any = None) -> Any:
+def export(model: nn.Module, path: str | Path | None = None, *, example: Any = None) -> nn.Module:
     """Return a copy of a grown model without Esper in it; the model is unchanged.
 
     Args:
         model: grafted and grown. What grew is kept if it was fossilised; living seeds are refused.
-        to: ``module`` for a torch.nn.Module, ``program`` for a torch.export.ExportedProgram, ``onnx`` for a
-            torch.onnx.ONNXProgram.
-        path: where to write it: a folder for a module, a file for the others. None: nothing is written.
-        example: one batch of inputs, as ``graft`` takes it. A program and ONNX are traced with it, for any number of
-            examples if it has several; the outputs of a module are compared with those of the model. A program takes
-            the tensors of dataclasses, and ONNX those of all structures, one by one, in the order of the example.
+        path: the folder to write it to. None: nothing is written.
+        example: one batch of inputs, as ``graft`` takes it, on which its outputs are compared with those of the model.
 
-    A module's folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and
-    ``network.safetensors``. Loading needs torch and safetensors, not Esper.
+    The folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and ``network.safetensors``.
+    Loading needs torch and safetensors, not Esper. ``torch.export`` and ``torch.onnx`` take the module as any other.
 
     Raises:
         GraftError: the model has no slots, or does not take the example.
@@ -71,29 +63,15 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
           (0): Linear(in_features=4, out_features=2, bias=True)
         )
     """
-    if to not in ("module", "program", "onnx"):
-        msg = f'to must be "module", "program" or "onnx". Received: {to!r}'
-        raise _refusal(msg)
-    if to != "module" and example is None:
-        msg = f"to={to!r} traces the network with a batch: pass example="
-        raise _refusal(msg)
     plain, grown = _plain_copy(model)
-    batch = Example.of(example)
-    reference = None if example is None else Host(model).outputs(batch)
-    if reference is not None and not Host(plain).has_outputs(reference, batch):
-        msg = "the outputs of the exported network differ from those of the model"
-        raise _refusal(msg)
-    if to == "module":
-        if path is not None:
-            _write_module(plain, grown, type(model).__name__, Path(path))
-        return plain
-    assert reference is not None
-    traced = _trace(plain.eval(), to, batch, reference[False])
+    if example is not None:
+        batch = Example.of(example)
+        if not Host(plain).has_outputs(Host(model).outputs(batch), batch):
+            msg = "the outputs of the exported network differ from those of the model"
+            raise _refusal(msg)
     if path is not None:
-        with report_os_errors(Path(path)):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            torch.export.save(traced, path) if to == "program" else traced.save(str(path))
-    return traced
+        _write_module(plain, grown, type(model).__name__, Path(path))
+    return plain
 
 
 def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
@@ -247,89 +225,6 @@ def _member(module: nn.Module, path: str) -> Any:
     return getattr(module.get_submodule(owner), name)
 
 
-class _OnTensors(nn.Module):
-    """Calls a module whose arguments or outputs are structures, on tensors alone: those of the example, in its order.
-
-    What else is in the example is constant.
-    """
-
-    def __init__(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        super().__init__()
-        self.model = model
-        self._arguments = args, named
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of the output."""
-        remaining = iter(tensors)
-        # Example.of would read the number of examples, which torch would then take for a constant.
-        args, named = Example(self._arguments, 0).map(lambda _: next(remaining))
-        return tuple(Example(self.model(*args, **named), 0).tensors())
-
-
-def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with which a module is called on a batch, as ``graft`` takes it."""
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") else (batch,)), {}
-
-
-def _names(value: Any, name: str) -> Iterator[str]:
-    """Yield the name of each tensor in an argument: ``batch_left`` for the item "left" of ``batch``."""
-    if isinstance(value, Tensor):
-        yield name
-    elif (parts := Example.of(value).items()) is not None:
-        for key, nested in parts.items():
-            yield from _names(nested, f"{name}_{key}")
-
-
-def _is_known(value: Any) -> bool:
-    """Return whether torch can trace a structure: it consists of mappings, lists and tuples."""
-    if isinstance(value, Mapping):
-        return all(map(_is_known, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_known, value))
-    return value is None or isinstance(value, Tensor | str | int | float)
-
-
-def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
-    """Return the program or the ONNX program of a plain module in evaluation mode.
-
-    Dataclasses, which torch cannot trace, and for ONNX all structures in arguments, become tensors.
-    """
-    args, named = _arguments(example.batch)
-    structured = any(not isinstance(argument, Tensor) for argument in (*args, *named.values()))
-    inputs: list[str] | None = None
-    if not _is_known((args, named, output)) or (to == "onnx" and structured):
-        parameters = [*signature(plain.forward).parameters, *(f"input_{place}" for place in range(len(args)))]
-        arguments = [*zip(parameters, args, strict=False), *named.items()]
-        inputs = [name for parameter, value in arguments for name in _names(value, parameter)]
-        tensors = tuple(Example.of((args, named)).tensors())
-        plain, (args, named) = _OnTensors(plain, args, named).eval(), (tensors, {})
-    several, collection = torch.export.Dim("batch"), torch.export.ShapesCollection()
-    for tensor in Example.of((args, named)).tensors():
-        if example.size > 1 and tensor.ndim and len(tensor) == example.size:
-            collection[tensor] = {0: several}
-    try:
-        shapes = collection.dynamic_shapes(plain, args, named)
-        if to == "program":
-            return torch.export.export(plain, args, named, dynamic_shapes=shapes)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*axis name: batch will not be used")  # one name for all inputs
-            return torch.onnx.export(
-                plain, args, kwargs=named, input_names=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False
-            )
-    except ImportError as error:
-        msg = f"ONNX export needs more packages: {error}"
-        raise _refusal(msg, "pip install esper-grow[onnx]") from error
-    except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:  # the exporter of ONNX tells what it does, and its cause what is wrong
-            cause = cause.__cause__
-        first = printable((str(cause).strip().splitlines() or [""])[0])
-        message = f"torch cannot export this network: {type(cause).__name__}: {first}"
-        raise _refusal(message, 'to="module" works with every host.') from error
-
-
 def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:
     """Write the source of what grew, and the tensors of the whole network."""
     classes = "".join(_class_source(f"Grown{number}", at, module) for number, (at, module) in enumerate(grown.items()))
@@ -383,7 +278,7 @@ def _check_source(file: Path, grown: Mapping[str, fx.GraphModule]) -> None:
 
 
 def _unwritable(at: str, why: str) -> GrowthError:
-    hint = 'Use to="program", or export without a path and save the state dict.'
+    hint = "Export without a path, and save it with torch.export or torch.save."
     return _refusal(f"what grew behind {at} cannot be written as source: {why}", hint)
 
 

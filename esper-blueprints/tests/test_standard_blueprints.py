@@ -101,7 +101,6 @@ def test_the_reference_page_shows_what_blueprints_declare():
 COSTLY = {
     "gradient_within_two_steps",
     "loss_falls_within_fifty_steps",
-    "host_is_unchanged_at_alpha_0",
     "host_stands_still_while_incubating",
     "lives_a_whole_life",
     "compiles",

@@ -117,7 +117,7 @@ PaysForSize = with_value(lambda network, twin: 21 * size(network, twin))
 # Other checks that a fault fails: random episodes contain draining seeds, too; and a term that is not finite, or a
 # wrong total, also shows where nothing has grown.
 BESIDE = {
-    DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "order_does_not_matter", "better_never_pays_less"}
+    DoesNotKnowDraining: {"is_pure", "carries_nothing_over", "better_never_pays_less"}
     | {"lower_loss_never_pays_less", "larger_never_pays_more", "terms_add_up", "stays_finite"},
     PutsOutInfinity: {"stays_finite", "nothing_grown_earns_nothing"},
     DoesNotAddUp: {"nothing_grown_earns_nothing"},
@@ -144,8 +144,8 @@ def test_a_reward_without_a_fault_passes_every_check():
         (PutsOutInfinity, "terms_add_up", "the reward returned {'extra': inf} for Signals("),
         (HasNoNames, "terms_add_up", "the reward returned {0: "),
         (DoesNotAddUp, "terms_add_up", "add up to"),
-        (PaysOneEpisodeOnly, "carries_nothing_over", "after other episodes"),
-        (CountsOnOrder, "order_does_not_matter", "in another order"),
+        (PaysOneEpisodeOnly, "carries_nothing_over", "after other steps"),
+        (CountsOnOrder, "carries_nothing_over", "after other steps"),
         (DoesNotKnowDraining, "takes_every_stage", "where a seed is draining"),
         (TakesUpForDown, "better_never_pays_less", "which is better"),
         (CountsAnyGain, "stays_finite", "the reward must be finite"),

@@ -19,7 +19,6 @@ from esper_core.leyline import Blend, Op, Stage
 from esper_core.leyline.constants import FULL
 from esper_testing.checks import applies_if, demand_no_error, require
 from esper_testing.sites import (
-    SLOT,
     STRENGTHS,
     USUAL,
     Factory,
@@ -142,19 +141,6 @@ def _name_in_block(name: str) -> str:
 STEPS: Final = 3
 
 
-def host_is_unchanged_at_alpha_0(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Check that a new seed in a slot does not change the host's outputs at all, under every blend."""
-    plain = HostWithSlot.of(factory, spec, kind)
-    before = {training: plain.outputs(training=training) for training in (True, False)}
-    for blend in Blend:
-        grown = HostWithSlot.of(factory, spec, kind)
-        grown.apply(Op.GERMINATE, blend)
-        for training, expected in before.items():
-            mode = "training" if training else "evaluation"
-            same = torch.equal(grown.outputs(training=training), expected)
-            expect(same, USUAL[kind], f"changes the outputs of its host at alpha 0, in {mode}, under the blend {blend}")
-
-
 def host_stands_still_while_incubating(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check that an incubating seed does not affect how the host's parameters and buffers evolve."""
     plain, grown = HostWithSlot.of(factory, spec, kind), HostWithSlot.of(factory, spec, kind)
@@ -179,33 +165,6 @@ def lives_a_whole_life(factory: Factory, spec: BlueprintSpec, kind: SiteKind) ->
                 grown.train()
         bad = int((~torch.stack(grown.losses).isfinite()).sum())
         expect(bad == 0, site, f"{bad} of {len(grown.losses)} losses of its host are not finite")
-
-
-def pruning_leaves_no_trace(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Check that blending in and pruning an untrained seed leaves the host's outputs, state and modules unchanged."""
-    grown, site = HostWithSlot.of(factory, spec, kind), USUAL[kind]
-    before, names, state = grown.outputs(), dict(grown.host.named_modules()).keys(), grown.host_state()
-    grown.apply(Op.GERMINATE)
-    grown.garden.open_step()
-    grown.apply(Op.ADVANCE)
-    _let_pass(grown)
-    expect(grown.stage is Stage.HOLDING, site, f"is {grown.stage}, not holding, when its ramp is over")
-    grown.apply(Op.PRUNE)
-    _let_pass(grown)
-    after = dict(grown.host.named_modules()).keys()
-    expect(after == names, site, f"leaves modules behind: {', '.join(sorted(after - names))}")
-    moved = differing(grown.host_state(), state)
-    expect(not moved, site, f"leaves its host changed after it was pruned: {', '.join(moved)}")
-    expect(torch.equal(grown.outputs(), before), site, f"changes the outputs after it was pruned from slot {SLOT}")
-
-
-def _let_pass(grown: HostWithSlot) -> None:
-    """Pass two decision steps without training; alpha moves on."""
-    for _ in range(2):
-        for _ in range(2):
-            grown.garden.tick()
-            grown.outputs()
-        grown.garden.close_step()
 
 
 def _claims(trait: str, factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> bool:
@@ -321,10 +280,8 @@ def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> 
 CHECKS: Final = (
     gradient_within_two_steps,
     loss_falls_within_fifty_steps,
-    host_is_unchanged_at_alpha_0,
     host_stands_still_while_incubating,
     lives_a_whole_life,
-    pruning_leaves_no_trace,
     is_deterministic,
     works_in_bfloat16,
     compiles,

@@ -304,13 +304,6 @@ class HostWithSlot:
         self.garden.close_step()
         self.step += 1
 
-    def outputs(self, *, training: bool = False) -> Tensor:
-        """Return the outputs for the batch, with the same random numbers each time."""
-        inputs, _ = tiny_batch(self.host.site)
-        with seeded(7), torch.no_grad():
-            outputs: Tensor = self.host.train(training)(inputs)
-        return outputs
-
     def host_state(self) -> dict[str, Tensor]:
         """Return copies of the host's own parameters and buffers."""
         state = self.host.state_dict()

@@ -6,31 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural
-from esper_run.cli.output import print_line, print_table, print_wrapped
+from esper_run.cli.output import print_arms, print_line, print_wrapped
 from esper_run.runs.findings import NO_DIFFERENCE
 from esper_run.runs.statistics import seeds_needed
 from esper_watch.formats import (
     format_difference,
     format_difference_interval,
-    format_flops,
-    format_interval,
     format_number,
     format_p,
-    format_value,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from esper_core.leyline import Metric
     from esper_watch.comparison import ComparedRuns
 
 
 def print_comparison(compared: ComparedRuns) -> None:
     """Print a table of the arms, then each comparison in words with all of its figures."""
-    interval = "95\N{NO-BREAK SPACE}% interval"
-    head = ["arm", _metric_title(compared.metric), interval, "n", "parameters", "FLOPs", "reward"]
-    print_table(head, _arm_rows(compared))
+    print_arms(compared.metric, {arm.sample.name: arm.figures for arm in compared.arms})
     for comparison in compared.comparisons:
         print_line()
         for line in in_words(compared, comparison):
@@ -45,25 +39,9 @@ def _notes(compared: ComparedRuns) -> list[str]:
     identical = compared.identical
     if len(compared.arms) == 1 and not identical:
         return ["There is one arm, so there is nothing to compare."]
-    return [*identical, *([_left_out(compared)] if compared.left_out else [])]
-
-
-def _metric_title(metric: Metric) -> str:
-    return f"test {metric.name}, less is better" if metric.direction == "down" else f"test {metric.name}"
-
-
-def _arm_rows(compared: ComparedRuns) -> Iterator[tuple[str, ...]]:
-    for arm in compared.arms:
-        test, reward = arm.figures["test"], arm.figures.get("reward")
-        yield (
-            arm.sample.name,
-            format_value(compared.metric, test["mean"]),
-            format_interval(compared.metric, test["ci_low"], test["ci_high"]),
-            str(test["n"]),
-            f"{arm.figures['params']:,.0f}",
-            format_flops(arm.figures.get("flops")),
-            format_number(reward, signed=True, decimals=1),
-        )
+    pairs = "1 other pair of arms was" if compared.left_out == 1 else f"{compared.left_out} other pairs of arms were"
+    left_out = f"{pairs} not compared: esper compare --all compares every pair."
+    return [*identical, left_out] if compared.left_out else identical
 
 
 def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]:
@@ -103,8 +81,3 @@ def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
         "not finite": "a figure is not finite",
     }
     return reasons[comparison["why"]]
-
-
-def _left_out(compared: ComparedRuns) -> str:
-    pairs = "1 other pair of arms was" if compared.left_out == 1 else f"{compared.left_out} other pairs of arms were"
-    return f"{pairs} not compared: esper compare --all compares every pair."

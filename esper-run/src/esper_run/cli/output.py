@@ -187,7 +187,7 @@ def print_results(results: Mapping[str, Any]) -> None:
     from esper_run.runs.findings import conclusions_text, last_weights_text, ways_text
 
     metric = metric_of(results)
-    _print_arms(metric, results["arms"])
+    print_arms(metric, results["arms"])
     if remark := last_weights_text(metric, {name: arm.get("test_last") for name, arm in results["arms"].items()}):
         print_wrapped(remark)
     for name, arm in results["arms"].items():
@@ -205,7 +205,8 @@ def print_results(results: Mapping[str, Any]) -> None:
         print_wrapped(remark)
 
 
-def _print_arms(metric: Metric, arms: Mapping[str, Any]) -> None:
+def print_arms(metric: Metric, arms: Mapping[str, Any]) -> None:
+    """Print a table of arms, given what a summary says of each."""
     rows = []
     for name, arm in arms.items():
         test = arm["test"]

@@ -70,8 +70,22 @@ KINDS: Final[Mapping[specs.ComponentKind, Kind]] = {
 }
 
 
+class Packaged:
+    """What a version of a package provides."""
+
+    __slots__ = ()
+
+    package: str
+    version: str
+
+    @property
+    def source(self) -> str:
+        """Package and version, as messages name them."""
+        return f"{self.package} {self.version}"
+
+
 @dataclass(frozen=True, slots=True)
-class EntryPointInfo:
+class EntryPointInfo(Packaged):
     """One entry point, and the package or the one-file plugin (``file``) that declares it."""
 
     name: str
@@ -81,14 +95,9 @@ class EntryPointInfo:
     requires: tuple[str, ...] = ()
     file: str | None = None
 
-    @property
-    def source(self) -> str:
-        """Package and version, as messages name them."""
-        return f"{self.package} {self.version}"
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Component:
+class Component(Packaged):
     """One component that a plugin provides; its code is imported by ``load``.
 
     ``id`` is ``blueprints/conv_light``, ``short`` is ``conv_light``, ``plugin`` the plugin's id. ``target`` is what
@@ -103,11 +112,6 @@ class Component:
     version: str
     target: Callable[..., Any] | str = field(hash=False)
     spec: specs.Spec = field(hash=False)
-
-    @property
-    def source(self) -> str:
-        """Package and version, as messages name them."""
-        return f"{self.package} {self.version}"
 
     @property
     def title(self) -> Label:
@@ -184,7 +188,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginRecord:
+class PluginRecord(Packaged):
     """The outcome of loading one plugin.
 
     Attributes:
@@ -206,11 +210,6 @@ class PluginRecord:
     problems: tuple[Problem, ...] = ()
     load_ms: float | None = None
     sha256: str | None = None
-
-    @property
-    def source(self) -> str:
-        """Package and version, as messages name them."""
-        return f"{self.package} {self.version}"
 
     @property
     def title(self) -> str:

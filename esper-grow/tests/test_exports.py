@@ -125,21 +125,6 @@ def test_every_blend_is_exported_exactly(blend, identity):
     assert_same(export(model, example=EXAMPLE), model)
 
 
-def low_rank(site: Site) -> nn.Module:
-    return nn.Sequential(nn.Linear(site.inputs, 2, bias=False), nn.Linear(2, site.channels, bias=False))
-
-
-def test_an_adapter_is_merged_into_the_layer_that_it_adapts():
-    model = graft(Host(), ["stem"], example=EXAMPLE).eval()
-    grow(
-        model, "stem", low_rank, identity=True, spec=BlueprintSpec("vector", "28", adapts=True, starts_as_identity=True)
-    )
-    plain = export(model, example=EXAMPLE)
-    torch.testing.assert_close(plain(EXAMPLE), model(EXAMPLE))
-    assert plain.state_dict().keys() == Host().state_dict().keys()
-    assert not torch.equal(plain.stem.weight, model.stem.weight)
-
-
 def test_a_block_in_half_precision_is_exported_in_half_precision(tmp_path):
     model = graft(Host().bfloat16(), ["stem"], example=EXAMPLE.bfloat16())
     grow(model, "stem", blend=Blend.GATED)

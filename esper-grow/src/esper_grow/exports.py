@@ -214,15 +214,10 @@ def _traced_fossils(fossils: _Fossils, slot: str) -> fx.GraphModule:
         node.type = None  # its annotation would be written, under a name of torch.fx
         if node.op in ("call_module", "get_attr"):
             name = node.target.replace(".", "_")
-            setattr(flat, name, _member(fossils, node.target))
+            owner, _, member = node.target.rpartition(".")
+            setattr(flat, name, getattr(fossils.get_submodule(owner), member))
             node.target = name
     return fx.GraphModule(flat, graph, "Grown")
-
-
-def _member(module: nn.Module, path: str) -> Any:
-    """Return the submodule, parameter or buffer at a path."""
-    owner, _, name = path.rpartition(".")
-    return getattr(module.get_submodule(owner), name)
 
 
 def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:

@@ -82,7 +82,9 @@ class Ppo:
                 self.scales.load_state_dict(State(trained.scales, trained.tensors("scales")))
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=checked.learning_rate, eps=EPSILON)
         if checked.learn:
-            self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
+            new = [name for blueprints in space.blueprints.values() for name in blueprints if name not in self._names]
+            # As many as the network has embeddings for; the others are told apart by their descriptions alone.
+            self._names += list(dict.fromkeys(new))[: self.network.names.num_embeddings - 1 - len(self._names)]
         self._memories: list[Memory] = []
         for words in [] if trained is None else setting_differences(checked, trained):
             log.warning("ppo: %s", words)
@@ -220,9 +222,11 @@ class Ppo:
             worth,
             settings,
             entropy=entropy,
-            order=self._order(round_),
+            order=torch.Generator().manual_seed(_number(settings.seed, round_, "order") >> 1),
         )
-        self._update_columns(episodes)
+        # After learning: the scales of a round stay as they were when it was played.
+        seen = [decision.seen for episode in episodes for decision in episode.decisions]
+        self.scales.learn(batch_of(seen, [[0] * len(state.candidates) for state in seen]))
         return figures | {"entropy_weight": entropy, **outcome_of(episodes)}
 
     def _rescale(self, episodes: Sequence[EpisodeDecisions]) -> None:
@@ -233,14 +237,6 @@ class Ppo:
         with torch.no_grad():
             for parameter in self.network.value[-1].parameters():
                 parameter.div_(grown)
-
-    def _update_columns(self, episodes: Sequence[EpisodeDecisions]) -> None:
-        """Update the scales of columns, which apply from the next round on."""
-        seen = [decision.seen for episode in episodes for decision in episode.decisions]
-        self.scales.learn(batch_of(seen, [[0] * len(state.candidates) for state in seen]))
-
-    def _order(self, round_: int) -> torch.Generator:
-        return torch.Generator().manual_seed(_number(self.settings.seed, round_, "order") >> 1)
 
     def _numbers(self, seen: Seen, environment: int, round_: int) -> list[int]:
         """Return the name index of each candidate; 0: its name is unknown, or dropped in this episode."""
@@ -257,11 +253,6 @@ class Ppo:
     def _luck(self, environment: int, step: int) -> float:
         luck: float = _number(self.settings.seed, self.round, environment, step, "what") / 2**BITS
         return luck
-
-    def _get_to_know(self, blueprints: Any) -> None:
-        for blueprint in blueprints:
-            if blueprint not in self._names and len(self._names) < self.network.names.num_embeddings - 1:
-                self._names.append(blueprint)
 
     def _built(self, trained: TrainedPolicy | None) -> PolicyNetwork:
         settings = self.settings if trained is None else PpoSettings.model_validate(trained.settings)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.leyline.protocols import Schedule, Task
+    from esper_core.leyline.protocols import Task
     from esper_core.leyline.signals import Metric
     from esper_core.leyline.specs import BlueprintSpec
     from esper_core.settings import GrowthConfig
@@ -63,6 +63,8 @@ def build_prototype(
     def build_host() -> nn.Module:
         return cast("nn.Module", build_component(resolution, resolution.host, task.shape))
 
+    named = {side: resolution.components.get(("optimizer", side, "schedule")) for side in ("host", "seed")}
+    schedules = {side: chosen for side, chosen in named.items() if chosen is not None}
     host = _graft_prototype(resolution, build_host, data["train"], device, task.shape.outputs)
     varieties = _select_varieties(resolution, Host(host))
     recipe = Recipe(
@@ -77,14 +79,15 @@ def build_prototype(
             growth=_measured(config.growth, task.metric),
             governor=config.governor,
             optimizers=config.optimizer,
-            schedules={side: _build_schedule(resolution, side) for side in ("host", "seed")},
+            schedules={side: build_component(resolution, chosen) for side, chosen in schedules.items()},
             metric=task.metric,
         ),
         batch_size=config.episode.batch_size,
         device=device,
         compute=config.compute,
     )
-    label = " or ".join(_labels_of_training(resolution))
+    trained_by = (resolution.host, resolution.task, *schedules.values())  # what is called beside blueprints
+    label = " or ".join(component.label for component in trained_by)
     recipe = replace(recipe, reports=replace(recipe.reports, host=resolution.host.label, label=label))
     sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
     example = data["train"].inputs[:1].to(device)
@@ -251,17 +254,6 @@ def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
 
 
 # --- components
-
-
-def _labels_of_training(resolution: Resolution) -> list[str]:
-    """Return the names of the components that are called while an environment trains, beside blueprints."""
-    schedules = (resolution.components.get(("optimizer", side, "schedule")) for side in ("host", "seed"))
-    return [component.label for component in (resolution.host, resolution.task, *schedules) if component is not None]
-
-
-def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
-    chosen = resolution.components.get(("optimizer", side, "schedule"))
-    return None if chosen is None else cast("Schedule", build_component(resolution, chosen))
 
 
 def build_component(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any, **runtime: Any) -> Any:

@@ -44,7 +44,9 @@ def end_process(status: int, seconds: float = EXIT_SECONDS) -> NoReturn:
         for thread in _threads_left():
             thread.join(max(0.0, end - monotonic()))
         if names := [_describe(thread) for thread in _threads_left()]:
-            _print(f"warning: the process ends, although components left threads: {', '.join(names)}")
+            line = f"warning: the process ends, although components left threads: {', '.join(names)}"
+            with suppress(OSError, ValueError):  # stderr may be closed
+                print(printable(line), file=sys.stderr, flush=True)
             for file in [candidate for candidate in gc.get_objects() if issubclass(type(candidate), io.IOBase)]:
                 with suppress(Exception):  # closed, for example
                     file.flush()
@@ -67,8 +69,3 @@ def _describe(thread: threading.Thread) -> str:
         frame = frame.f_back
     package = next((package for package in reversed(packages) if package not in sys.stdlib_module_names), None)
     return f'"{thread.name}"' + (f" of {package}" if package else "")
-
-
-def _print(line: str) -> None:
-    with suppress(OSError, ValueError):  # stderr may be closed
-        print(printable(line), file=sys.stderr, flush=True)

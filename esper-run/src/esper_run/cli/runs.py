@@ -44,7 +44,7 @@ from esper_run.runs.findings import lost_text
 from esper_run.runs.records import Run, UnreadableRun, changed_events, list_runs, load_run, read_growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @click.group(cls=OpenGroup)
@@ -112,14 +112,9 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
         print_line()
         print_wrapped(f"time: {timing_text(record.summary['timing'])}")
         lost = record.summary.get("lost_seeds", [])
-        print_lost_seeds(_lost_lines(lost))
+        names = ("blueprint", "package", "what", "lost", "tried")
+        print_lost_seeds(lost_text(*(record[name] for name in names)) for record in lost)
         print_finding(record.summary["results"], record.shown_path, lost=bool(lost))
-
-
-def _lost_lines(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each blueprint with lost seeds, of what a summary holds."""
-    for record in records:
-        yield lost_text(record["blueprint"], record["package"], record["what"], record["lost"], record["tried"])
 
 
 # --- the list

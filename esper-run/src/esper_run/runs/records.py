@@ -27,7 +27,7 @@ from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, near
 from esper_core.leyline.files import is_url, read_bytes, read_json, refuse_special, words_of
 from esper_core.telemetry import read_events as read_events
 from esper_run.runs.directory import STATUS_RUNNING, checksum_of_start, events_before, is_locked
-from esper_run.stores import Store, copied_from, open_store, split_url
+from esper_run.stores import copied_from, open_store, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -395,23 +395,19 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
         RunFolderError: E420 if there is no such run, or several with these words; E430 if it cannot be read. A stored
             run also raises E434 if its storage cannot be read, and E435 if it is damaged.
     """
+    name = os.fspath(path)
     if is_url(path):
-        url, id_ = split_url(str(path))
+        url, id_ = split_url(name)
         return read_run(open_store(url).fetch_copy(id_))
     if is_url(runs_dir):
-        return _load_stored(open_store(str(runs_dir)), os.fspath(path))
-    root, name = Path(runs_dir), os.fspath(path)
+        store = open_store(str(runs_dir))
+        ids = sorted(store.storage.runs())
+        return read_run(store.fetch_copy(name if name in ids else _id_of(name, ids, store.url)))
+    root = Path(runs_dir)
     for folder in (Path(path), root / name):
         if folder.is_dir():
             return read_run(folder)
     return read_run(root / _id_of(name, [folder.name for folder in _folders(root)] if root.is_dir() else [], str(root)))
-
-
-def _load_stored(store: Store, name: str) -> Run:
-    """Load a run from a store, by its id or the words of its id."""
-    ids = sorted(store.storage.runs())
-    id_ = name if name in ids else _id_of(name, ids, store.url)
-    return read_run(store.fetch_copy(id_))
 
 
 def _id_of(name: str, ids: Sequence[str], root: str) -> str:

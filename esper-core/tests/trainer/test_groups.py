@@ -282,6 +282,14 @@ def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.M
         torch.testing.assert_close(failed[1][name], tensor)
 
 
+def test_lanes_get_as_many_branches_as_each_other() -> None:
+    pool = Pool(nursery(), ["grown", "twin"], 2, twin="twin")
+    pool.reset(0, 3)
+    pool.apply([PLANT_FIRST, WAIT] * 2, 0)
+    arms = [[environment.arm for environment in unit] for unit in pool.groups.units(pool.environments, 2)]
+    assert arms == [["grown", "twin"]] * 2
+
+
 def test_a_host_that_lost_its_seed_still_equals_its_twin() -> None:
     pool = Pool(nursery(), ["grown", "twin"], 2, twin="twin")
     pool.reset(0, 3)

@@ -83,12 +83,16 @@ class Groups:
         self._numbers = count()
 
     def units(self, environments: Sequence[Environment], lanes: int) -> list[list[Environment]]:
-        """Return what is computed as one: each group, in parts for so many lanes, and each other environment alone."""
+        """Return what is computed as one: each group, in parts for so many lanes, and each other environment alone.
+
+        Every lane gets about as many branches as the others, and the longest parts come first.
+        """
         groups: dict[Hashable, list[Environment]] = {}
-        for environment in environments:
+        for environment in sorted(environments, key=networks_of, reverse=True):
             signature, _ = self._signature(environment)
             groups.setdefault(environment if self.singly or signature is None else signature, []).append(environment)
-        return [group[part::lanes] for group in groups.values() for part in range(min(lanes, len(group)))]
+        parts = [group[part::lanes] for group in groups.values() for part in range(min(lanes, len(group)))]
+        return sorted(parts, key=lambda part: sum(map(networks_of, part)), reverse=True)
 
     def describe(self, environments: Sequence[Environment]) -> str:
         """Say how many networks are computed together, and why others are not."""
@@ -236,6 +240,11 @@ class Groups:
             fault = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
             self._faults[signature] = fault
         return self._faults[signature]
+
+
+def networks_of(environment: Environment) -> int:
+    """Return how many networks are trained in an environment: the host, and each incubation of it."""
+    return 1 + len(environment.garden.incubating)
 
 
 def run_isolated(compute: Callable[[Sequence[Member]], Sequence[T]], members: Sequence[Member]) -> list[T | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 LIGHT = [f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins")]
 LIGHT += [f"esper_run.{part}" for part in ("config", "cli", "runs.records", "options", "stores")]
 LIGHT += ["esper_scale.stores.plugin"]
-HEAVY = ["torch", "scipy", "numpy", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
+HEAVY = ["torch", "torch._dynamo", "scipy", "numpy", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
 
 
 PROBE = f"""
@@ -46,6 +46,10 @@ def test_the_core_and_its_help_import_nothing_heavy() -> None:
 
 def test_statistics_import_neither_torch_nor_scipy() -> None:
     assert heavy_after("load('esper_run.runs.statistics')").isdisjoint({"torch", "scipy"})
+
+
+def test_a_configuration_is_checked_without_the_compiler_of_torch() -> None:
+    assert "torch._dynamo" not in heavy_after("call('check', 'plugins.yaml')")
 
 
 def test_light_packages_and_commands_that_list_import_no_torch() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -125,6 +126,10 @@ def flops(run: Callable[[], object]) -> int | None:
             sdpa_kernel(SDPBackend.MATH),
             counter,
         ):
+            # Without torch's decorator, which imports the compiler and takes a second.
+            mode: Any = counter.mode
+            if (count := getattr(mode.__torch_dispatch__, "__wrapped__", None)) is not None:
+                mode.__torch_dispatch__ = MethodType(count, mode)
             run()
     except Exception:  # the user's model, or an operation that cannot be counted, raises anything
         return None

@@ -30,6 +30,8 @@ def normalised() -> nn.Module:
     def compute(net: Any, inputs: Tensor) -> Tensor:
         hidden = net.group(net.conv(inputs))
         hidden = hidden + torch.lerp(torch.tanh(hidden), hidden.clone().mul_(0.5), 0.3) * net.gain
+        hidden = net.wide(hidden)
+        hidden.mul_(0.5)
         hidden = net.layer(net.pool(hidden).movedim(1, -1))
         return net.head(nn.functional.silu(hidden)[:, 1:].reshape(len(inputs), -1))
 
@@ -38,6 +40,7 @@ def normalised() -> nn.Module:
         conv=nn.Conv1d(3, 8, 5, stride=2, padding=2),
         group=nn.GroupNorm(2, 8),
         gain=nn.Parameter(torch.tensor(0.7)),
+        wide=nn.Conv1d(8, 8, 5, padding=2),
         pool=nn.AvgPool1d(3),
         layer=nn.LayerNorm(8),
         head=nn.Linear(16, 5),
@@ -54,8 +57,9 @@ def embedded() -> nn.Module:
 
 def wide() -> nn.Module:
     """Return a host whose convolutions take the grouped kernel."""
-    convolutions = nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv1d(8, 16, 5, bias=False)
-    return nn.Sequential(*convolutions, nn.MaxPool1d(3), nn.Flatten(), nn.Linear(80, 5))
+    first = nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv1d(8, 16, 5, bias=False)
+    last = nn.ReLU(inplace=True), nn.Conv1d(16, 8, 3, padding=1), nn.MaxPool1d(2), nn.GELU(), nn.MaxPool1d(3)
+    return nn.Sequential(*first, *last, nn.Flatten(), nn.Linear(16, 5))
 
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -231,7 +231,7 @@ class Program:
             isinstance(outputs, Rows) and outputs.is_floating_point() and outputs.shape[:1] == inputs_EN.shape[1:2]
         ):
             refuse("it returns something else than a tensor of floats")
-        return [outputs.stacked, *(buffer for stand_in in stand_ins if training for buffer in stand_in.buffers())]
+        return [stack_of(outputs), *(buffer for stand_in in stand_ins if training for buffer in stand_in.buffers())]
 
 
 def form_of(stacks: Stacks, inputs_EN: Tensor, *, training: bool) -> Hashable:

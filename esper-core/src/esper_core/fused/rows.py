@@ -76,6 +76,9 @@ def stack_of(value: Any) -> Tensor:
     """Return the stacked tensor of rows; NotFusedError for a tensor that belongs to no network."""
     if not isinstance(value, Rows):
         refuse("a layer gets a tensor that is neither a parameter, a buffer, nor made from the inputs")
+    stack = value.stacked
+    if stack.dim() > BATCHED and not stack.is_contiguous() and (swapped := stack.transpose(0, 1)).is_contiguous():
+        value.stacked = as_one_call(Exchange, swapped)  # kept, since the caller may change it in place
     return value.stacked
 
 
@@ -87,15 +90,16 @@ def aligned(*arguments: Any) -> list[Any]:
         if not isinstance(argument, Rows):
             return argument
         # (E, C) beside (E, N, C) becomes (E, 1, C): otherwise networks would be taken for examples.
-        missing = dims - argument.dim()
-        return argument.stacked[(slice(None), *[None] * missing)] if missing else argument.stacked
+        missing, stacked = dims - argument.dim(), stack_of(argument)
+        return stacked[(slice(None), *[None] * missing)] if missing else stacked
 
     return [stack(argument) for argument in arguments]
 
 
 def exact(func: Rule, *arguments: Any, **named: Any) -> Tensor:
     """Compute an elementwise function with one correct result, which every kernel returns."""
-    return func(*aligned(*arguments), **named)
+    # That of a single tensor wherever its numbers lie: two convolutions with a ReLU between them copy nothing there.
+    return func(*(aligned(*arguments) if arguments[1:] else [arguments[0].stacked]), **named)
 
 
 def rounded(func: Rule, *arguments: Any, **named: Any) -> Tensor:
@@ -157,7 +161,7 @@ def conv1d(
     groups: int = 1,
 ) -> Tensor:
     """Compute a convolution: (E, N, C, L) by weights (E, O, C, K) is (E, N, O, L)."""
-    hidden, weights = stack_of(inputs), stack_of(weight)
+    hidden, weights = inputs.stacked, stack_of(weight)
     biases = None if bias is None else stack_of(bias)
     (stride,), (padding,), (dilation,) = ((n,) if isinstance(n, int | str) else n for n in (stride, padding, dilation))
     if hidden.dim() != weights.dim() or groups != 1 or dilation != 1 or isinstance(padding, str):
@@ -188,17 +192,15 @@ def grouped_conv1d(
 
     Of one group torch would make a plain convolution, by another kernel with other bits.
     """
-    rows, examples = hidden.shape[:2]
+    rows, examples, channels, length = hidden.shape
     even = functional.pad(hidden, (0, 0, 0, 0, 0, 1)) if examples % 2 else hidden
-    by_example = even.unflatten(1, (2, -1)).permute(2, 0, 1, 3, 4).flatten(1, 3)
-    twice = [None if stack is None else stack.repeat_interleave(2, 0).flatten(0, 1) for stack in (weights, biases)]
-    halves = by_row(func(by_example, *twice, stride, padding, 1, 2 * rows), 2 * rows)
-    return halves.reshape(rows, -1, *halves.shape[2:])[:, :examples]
-
-
-def by_row(by_example: Tensor, rows: int) -> Tensor:
-    """Return (N, E·C, …), in which rows are channels, as (E, N, C, …)."""
-    return by_example.view(len(by_example), rows, -1, *by_example.shape[2:]).transpose(0, 1)
+    if not (by_example := even.transpose(0, 1)).is_contiguous():
+        by_example = as_one_call(Exchange, even)
+    twice = [None if stack is None else torch.cat([stack, stack]).flatten(0, 1) for stack in (weights, biases)]
+    outputs = func(by_example.view(-1, 2 * rows * channels, length), *twice, stride, padding, 1, 2 * rows)
+    outputs = outputs.view(len(by_example), rows, -1, outputs.shape[-1]).transpose(0, 1)
+    # The gradient of a slice is a copy, even if it leaves out nothing.
+    return outputs if even is hidden else outputs[:, :examples]
 
 
 class PairMaximum(torch.autograd.Function):
@@ -221,11 +223,25 @@ class PairMaximum(torch.autograd.Function):
         return passed
 
 
-def pair_maximum(inputs: Tensor) -> Tensor:
-    """Return the maxima of neighbours; to a mode of torch, which records calls, it is one call."""
+class Exchange(torch.autograd.Function):
+    """A copy with the first two dimensions exchanged; so is its gradient, whose sums depend on where it lies."""
+
+    @staticmethod
+    def forward(_: Any, inputs: Tensor) -> Tensor:
+        """Return the copy."""
+        return inputs.transpose(0, 1).contiguous()
+
+    @staticmethod
+    def backward(_: Any, gradients: Tensor) -> Tensor:
+        """Exchange the dimensions of the gradient."""
+        return gradients.transpose(0, 1).contiguous()
+
+
+def as_one_call(function: Any, inputs: Tensor) -> Tensor:
+    """Return what a function of autograd gives; to a mode of torch, which records calls, it is one call."""
     if has_torch_function_unary(inputs):
-        return handle_torch_function(pair_maximum, (inputs,), inputs)
-    return cast("Tensor", PairMaximum.apply(inputs))  # type: ignore[no-untyped-call]
+        return handle_torch_function(as_one_call, (inputs,), function, inputs)
+    return cast("Tensor", function.apply(inputs))
 
 
 def pairs(inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,7 +257,7 @@ def max_pool1d(func: Rule, inputs: Any, kernel_size: Any, stride: Any = None, **
         and named.get("dilation", 1) == 1
         and not any(named.get(name) for name in ("padding", "ceil_mode", "return_indices"))
     ):
-        return pair_maximum(stack_of(inputs))
+        return as_one_call(PairMaximum, inputs.stacked)
     return one_by_one(func, inputs, kernel_size, stride, **named)
 
 
@@ -262,8 +278,8 @@ def batch_norm(
         for argument in (running_mean, running_var, weight, bias)
     ]
     # Of other layouts torch takes sums in an order that depends on the number of channels.
-    by_example = hidden.transpose(0, 1).flatten(1, 2).contiguous()
-    return by_row(func(by_example, *per_channel, **named), len(hidden))
+    by_example = hidden.transpose(0, 1)
+    return func(by_example.flatten(1, 2).contiguous(), *per_channel, **named).view(by_example.shape).transpose(0, 1)
 
 
 def layer_norm(func: Rule, inputs: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:

@@ -198,6 +198,14 @@ def test_all_wrong_names_are_reported_at_once():
     assert [problem.code for problem in caught.value.problems] == ["E313", "E313"]
 
 
+def test_a_plan_for_another_model_is_one_problem_that_names_the_first_few():
+    assert refusal(Lists(), [f"encoder.{layer}" for layer in range(12)]) == (
+        'E313 Lists lacks the modules of 12 slots: "encoder.0", "encoder.1", "encoder.2" and 9 more\n'
+        "  Known: heads, heads.one, layers, layers.0, layers.1\n"
+        "  A plan of slots is for the model it was made with."
+    )
+
+
 def test_only_a_module_can_be_grafted():
     model: Any = nn.Linear
     with pytest.raises(GraftError, match=r"E318 only a torch\.nn\.Module can be grafted\. Received: type"):

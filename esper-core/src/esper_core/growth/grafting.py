@@ -246,6 +246,9 @@ def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
     return nn.Module.__call__(module, *args, **named)
 
 
+ABSENT_LIMIT = 3
+"""Slots without a module that a message names."""
+
 MATCH_LIMIT = 256
 """Most modules that one pattern may match; more is probably a mistake."""
 
@@ -422,14 +425,19 @@ def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
             raise GraftError(Problem("E312", "a slot needs a name and a pattern", hint=f"Received: {received}"))
     places: list[tuple[str, SlotPlace]] = []
     problems: list[Problem] = []
+    absent: dict[str, Problem] = {}
     for name, pattern in requested:
         place = pattern if isinstance(pattern, SlotPlace) else SlotPlace(pattern)
         matching = [place.at] if place.at in names else [module for module in names if matches(module, place.at)]
-        problems += _match_problems(model, name, place.at, matching, names)
+        for problem in _match_problems(model, name, place.at, matching, names):
+            if matching:
+                problems.append(problem)
+            else:
+                absent[place.at] = problem
         for module in matching:
             slot_name = module if name is None else name if len(matching) == 1 else f"{name}:{module}"
             places.append((slot_name, replace(place, at=module)))
-    problems += _collisions(places)
+    problems = [*_joined(model, absent), *problems, *_collisions(places)]
     if not problems and not places:
         problems.append(Problem("E312", "the list of slots is empty", hint='For example slots=["layer2"].'))
     if problems:
@@ -456,6 +464,16 @@ def _match_problems(
         ]
     outcomes = [_unfit(module, model.get_submodule(module), path) for module in matching]
     return [problem for problem in outcomes if problem is not None]
+
+
+def _joined(model: nn.Module, absent: Mapping[str, Problem]) -> list[Problem]:
+    """Return the problems of slots whose modules are missing: one for many, as a plan for another model has them."""
+    if (more := len(absent) - ABSENT_LIMIT) <= 0:
+        return list(absent.values())
+    named = ", ".join(f'"{pattern}"' for pattern in islice(absent, ABSENT_LIMIT))
+    message = f"{type(model).__name__} lacks the modules of {len(absent)} slots: {named} and {more} more"
+    first = next(iter(absent.values()))
+    return [replace(first, message=message, hint=f"{first.hint}\nA plan of slots is for the model it was made with.")]
 
 
 def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:

@@ -119,6 +119,11 @@ def replace_one_of_two_optimizers(loop: Any) -> None:
     loop.epoch()
 
 
+def move_frozen_statistics(loop: Any) -> None:
+    loop.model.norm = nn.BatchNorm1d(4).requires_grad_(requires_grad=False)
+    loop.tended(GERMINATE).epochs(2)
+
+
 def add_all_parameters_again(loop: Any) -> None:
     loop.tended({**GERMINATE, 1: Action(Op.ADVANCE, "stem")}).epoch()
     loop.optimizer.param_groups.clear()
@@ -242,6 +247,7 @@ def load_what_was_before(loop: Any) -> None:
         (replace_a_layer, 'E358 slot "stem" acts no more, because its module was replaced'),
         (replace_the_optimizer, "E345 .*the optimizer did not step"),
         (replace_one_of_two_optimizers, "E374 1 of 2 optimizers.*did not step"),
+        (move_frozen_statistics, "E375 1 frozen BatchNorm layer in training mode, such as norm"),
         (add_all_parameters_again, "E304 .*stem.seeds.0(?s:.)*host_parameters"),
         (validate_on_a_data_set, "A data set yields single examples: pass a DataLoader"),
         (start_ranks, "E343 .*2 ranks"),

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from esper_core.growth import Host
-from esper_core.leyline.errors import GrowthError, Problem, suggestion
+from esper_core.leyline.errors import GrowthError, Problem, plural, suggestion
 from esper_grow.gardener.traces import HostAutocast
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class ModelForm:
         """The host's parameters by name, as they were at the latest thorough check."""
         self._recorded = self._now()
         self._frozen = {name for name, parameter in self.of_host.items() if not parameter.requires_grad}
+        self._frozen_norms = frozen_norms(model)
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
         return {(parameter.dtype, parameter.device) for parameter in self.of_host.values()}
@@ -107,12 +108,21 @@ class ModelForm:
             refuse_ranks()
             self.of_host = self._host.parameters()
             self._refuse_unfrozen()
+        self._warn_of_statistics()
         now = self._now()
         if branched and now != self._recorded:
             message = f"the model was {_listed(self._recorded)} when seeds germinated, and is {_listed(now)}"
             hint = "Move or cast it before the Gardener is made, or after close(); for less precision use autocast."
             raise GrowthError(Problem("E358", message, hint=hint))
         self._recorded = now
+
+    def _warn_of_statistics(self) -> None:
+        """Log a warning, once, if batches move the statistics of normalisations whose weights are frozen (E375)."""
+        if moving := [name for name, norm in self._frozen_norms.items() if norm.training]:
+            message = f"{plural(len(moving), 'frozen BatchNorm layer')} in training mode, such as {moving[0]}"
+            hint = "Each batch moves its statistics, by what grows, too. Keep frozen parts in evaluation mode."
+            log.warning("%s", Problem("E375", message, hint=hint))
+            self._frozen_norms = {}
 
     def _refuse_unfrozen(self) -> None:
         """Raise GrowthError (E358) if frozen parameters get gradients now, which no optimizer uses."""
@@ -126,6 +136,17 @@ class ModelForm:
             )
             hint = "Freeze them again, which saves their time and memory, or give them to the optimizer."
             raise GrowthError(Problem("E358", message, hint=hint))
+
+
+def frozen_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the normalisations with statistics of batches whose weights are frozen, by name."""
+    norms: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if getattr(module, "running_mean", None) is not None:
+            weights = list(module.parameters())
+            if weights and not any(weight.requires_grad for weight in weights):
+                norms[name] = module
+    return norms
 
 
 def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:

@@ -34,7 +34,6 @@ from esper_watch.history_records import (
     SeedGain as SeedGain,
     SeedLife as SeedLife,
     Step as Step,
-    StepTable,
 )
 
 if TYPE_CHECKING:
@@ -53,16 +52,17 @@ class History:
 
     Args:
         name: Id of the run.
+        keep_steps: Whether ``steps`` has each of them; runs have up to a million, and pages do without.
     """
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+    def __init__(self, name: str = "", *, keep_steps: bool = True) -> None:
+        self.name, self._keep_steps = name, keep_steps
         self.started: RunStarted | None = None
         self.status = UNFINISHED
         self.reason = ""
         self.events = 0
         """Number of events so far: whatever is made of a history is out of date when it has changed."""
-        self.steps = StepTable()
+        self.steps: list[Step] = []
         self.seeds: list[SeedLife] = []
         self.episodes: list[EpisodeFinished] = []
         self.governor: list[GovernorActed] = []
@@ -248,7 +248,8 @@ class History:
             self._reached[environment] = event.step + 1
         if event.arm not in self.slots:
             self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
-        self.steps.add(event, environment)
+        if self._keep_steps:
+            self.steps.append(Step.of(event))
         self._keep_metric(event)
         living = self._living.get(environment)
         if not living:
@@ -270,8 +271,8 @@ class History:
         measured[1].append(event.signals.validation_metric)
 
 
-def read_history(run: Path) -> History:
-    """Read the history of a run directory, whether the run is complete or not.
+def read_history(run: Path, *, keep_steps: bool = True) -> History:
+    """Read the history of a run directory, whether the run is complete or not. ``keep_steps``: see ``History``.
 
     Raises:
         EsperError: E420 if ``run`` is not a run directory, E421 if a line is not an event.
@@ -280,7 +281,7 @@ def read_history(run: Path) -> History:
     if not events.exists():
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise EsperError(Problem("E420", f"{run} is not a run directory: it has no events.jsonl", hint=hint))
-    history = History(_name(run))
+    history = History(_name(run), keep_steps=keep_steps)
     for event in read_events(events, tell=history.skipped.append):
         history.add(event)
     if history.status == UNFINISHED:

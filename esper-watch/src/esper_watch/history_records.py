@@ -1,16 +1,14 @@
 """Records of a history: steps, seeds, and what gates saw of them.
 
-Runs have up to a million steps, so steps and looks are kept as columns of numbers and become records when asked for.
+Runs have up to a million steps, so looks are kept as columns of numbers and become records when asked for.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from esper_core.leyline import Stage
 
@@ -20,16 +18,8 @@ if TYPE_CHECKING:
     from esper_core.leyline import Reason
     from esper_core.leyline.events import StageChanged, StepFinished
 
-T = TypeVar("T")
-
 LARGEST_FLOAT: Final = 3e38
 """Larger numbers do not fit into single precision."""
-
-MOST: Final = 2**31 - 1
-"""The largest count that a column holds."""
-
-_NUMBERS: Final = struct.Struct("6d").pack
-_PLACES: Final = struct.Struct("6i").pack
 
 EnvironmentKey = tuple[int, str, int]
 """Round, arm and environment seed."""
@@ -58,6 +48,26 @@ class Step:
     """Reward of the action before this step, all terms together; None if nothing was rewarded."""
     action: str
     """Action chosen after the step."""
+
+    @classmethod
+    def of(cls, event: StepFinished) -> Step:
+        """Return the step that an event tells of."""
+        signals = event.signals
+        return cls(
+            event.round,
+            event.arm,
+            event.seed,
+            event.step,
+            signals.train_loss,
+            signals.validation_loss,
+            signals.validation_metric,
+            signals.parameters,
+            signals.host_parameters,
+            signals.fossils,
+            len(signals.seeds),
+            _sum(event.reward.values()) if event.reward else None,
+            event.action.title,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,78 +208,11 @@ class SeedLife:
         return stage
 
 
-class StepTable(Sequence[Step]):
-    """The steps of a run, in the order of its events."""
-
-    def __init__(self) -> None:
-        self._numbers = array("d")
-        self._places = array("i")
-        """Environment, step, fossils, living seeds, action, and whether there was a reward."""
-        self._environments: dict[EnvironmentKey, int] = {}
-        self._actions: dict[str, int] = {}
-        self._names: tuple[list[EnvironmentKey], list[str]] = ([], [])
-
-    def add(self, event: StepFinished, environment: EnvironmentKey) -> None:
-        """Append a step. It is packed, since that is the fastest way into a column: there can be a million."""
-        signals, fossils, living = event.signals, 0, 0
-        for slot in signals.slots:
-            fossils += slot.fossils
-            living += len(slot.seeds)
-        parameters: float = signals.parameters
-        host_parameters: float = signals.host_parameters
-        if not 0 <= host_parameters <= parameters <= MOST:
-            parameters, host_parameters = map(_bounded, (parameters, host_parameters))
-        self._numbers.frombytes(
-            _NUMBERS(
-                signals.train_loss, signals.validation_loss, signals.validation_metric,
-                parameters, host_parameters, _sum(event.reward.values()) if event.reward else math.nan,
-            )
-        )  # fmt: skip
-        counts = (
-            _place(environment, self._environments, self._names[0]), event.step, fossils, living,
-            _place(event.action.title, self._actions, self._names[1]), bool(event.reward),
-        )  # fmt: skip
-        try:
-            self._places.frombytes(_PLACES(*counts))
-        except struct.error:
-            self._places.extend(min(max(number, -MOST), MOST) for number in counts)
-
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self._places) // 6
-
-    @overload
-    def __getitem__(self, index: int) -> Step: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Step]: ...
-
-    def __getitem__(self, index: int | slice) -> Step | list[Step]:
-        """Return one step, or several."""
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
-        at = range(len(self))[index] * 6
-        environment, step, fossils, living, action, rewarded = self._places[at : at + 6]
-        train_loss, validation_loss, metric, parameters, host_parameters, reward = self._numbers[at : at + 6]
-        round_, arm, seed = self._names[0][environment]
-        return Step(
-            round_, arm, seed, step, train_loss, validation_loss, metric, int(parameters), int(host_parameters),
-            fossils, living, reward if rewarded else None, self._names[1][action],
-        )  # fmt: skip
-
-
 def _sum(values: Iterable[float]) -> float:
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):  # too large, or infinities of both signs
         return math.nan
-
-
-def _place(name: T, table: dict[T, int], names: list[T]) -> int:
-    """Return the place of a name in a list without repetitions, which it joins if it is new."""
-    if (place := table.get(name)) is None:
-        place = table[name] = len(names)
-        names.append(name)
-    return place
 
 
 def _bounded(number: float) -> float:

@@ -63,7 +63,7 @@ class FollowedRun:
         self._forget()
 
     def _forget(self) -> None:
-        self.history = History(self.path.name)
+        self.history = History(self.path.name, keep_steps=False)
         self.offset = 0
         self._inode = None
         self._tail = b""

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.placement import encoder, images
-from benchmarks.placement.arms import choose, fitted, train
+from benchmarks.placement.arms import STEPS, choose, fitted, train
 from benchmarks.placement.worlds import loss
 from esper_run.runs.statistics import mean_interval
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 SEEDS: Final = range(10)
 ALONE_SEEDS: Final = range(5)
 ALONE: Final = 5_760
+COUNTED_SEED: Final = 100
 IMAGE_ARMS: Final = ("all", "expand", "project", "random", "esper")
 SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "kappa", "esper")
 KINDS: Final = ("attention.self.query", "attention.self.value", "intermediate.dense", "output.dense")
@@ -138,6 +140,21 @@ def _evaluated(network: nn.Module, batches: Sequence[Batch]) -> tuple[float, flo
     return float(losses.mean()), float(right.mean())
 
 
+def operations(experiment: Experiment) -> Iterator[str]:
+    """Yield what plans cost in operations, as multiples of a training of ``all``, on a seed that is not reported."""
+    largest, *budgets = experiment.budgets
+    world, steps = experiment.world_of(COUNTED_SEED), 10
+    fitting = fitted("all", world.model, choose("all", world, largest, COUNTED_SEED)[0])
+    with FlopCounterMode(display=False) as training:
+        train(fitting, world, steps)
+    for budget in dict.fromkeys(budgets):
+        world = experiment.world_of(COUNTED_SEED)
+        with FlopCounterMode(display=False) as planning:
+            choose("esper", world, budget, COUNTED_SEED)
+        cost = planning.get_total_flops() * steps / (STEPS * training.get_total_flops())
+        yield f"operations of a plan of {budget:,}, in trainings of all: {cost:.2f}"
+
+
 def summarise(records: Sequence[Record], budgets: tuple[int, int, int]) -> Iterator[str]:
     """Yield the lines of the summary."""
     largest, middle, smallest = budgets
@@ -214,9 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or summarise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
     parser.add_argument("--network", choices=NETWORKS, default="encoder", help="Images: about half a core-hour.")
+    parser.add_argument("--operations", action="store_true", help="Count those of plans: two minutes.")
     parser.add_argument("--train", action="store_true", help="Train what has no record: about ten core-hours.")
     chosen = parser.parse_args(arguments)
     experiment = NETWORKS[chosen.network]
+    if chosen.operations:
+        print("\n".join(operations(experiment)))
+        return 0
     if chosen.train:
         torch.set_num_threads(1)
         done = {(record["seed"], record["arm"], record["budget"]) for record in experiment.read()}

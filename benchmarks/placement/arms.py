@@ -216,7 +216,7 @@ def _measured(world: World, budget: int, seed: int) -> tuple[Ranks, dict[str, An
         where=list(layers_of(world.model)),
         rank=2,
         alpha=4,
-        steps=STEPS // 2,
+        steps=STEPS // 4,
         parameters=budget,
         optimizer=partial(AdamW, lr=RATE),
         seed=seed,

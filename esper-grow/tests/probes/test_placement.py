@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from esper_core import EsperError
 from esper_grow import Gardener, place_adapters, read_plan
@@ -173,6 +174,56 @@ def test_a_layer_that_is_not_called_is_left_out_and_one_that_is_called_at_times_
     plan = placed((model, order, validation))
     assert plan.layers == (*PLACES, "layers.3")
     assert plan.remarks[0] == 'Left out: slot "layers.4": module "layers.4" is not called in training.'
+
+
+class Deep(Residual):
+    """One with more layers, and a head that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers.extend(nn.Linear(8, 8) for _ in range(9))
+        self.layers.requires_grad_(requires_grad=False)
+
+
+class Normalised(Residual):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.norm(inputs))
+
+
+def test_frozen_statistics_are_fixed_and_the_plan_says_so(world) -> None:
+    model = Normalised()
+    model.load_state_dict(world[0].state_dict(), strict=False)
+    model.requires_grad_(requires_grad=False)
+    moving = placed((model, *world[1:]), steps=40)
+    model.norm.eval()
+    fixed = placed((model, *world[1:]), steps=40)
+    assert moving.remarks[0].startswith("1 frozen BatchNorm layer keeps its statistics")
+    assert replace(moving, seconds=0.0, remarks=moving.remarks[1:]) == replace(fixed, seconds=0.0)
+
+
+class Adapted(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.down, self.up = layer, nn.Linear(8, 1, bias=False), nn.Linear(1, 8, bias=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(inputs) + self.up(self.down(inputs))
+
+
+def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_four_times_its_steps(world) -> None:
+    torch.manual_seed(0)
+    model, train = Deep(), [(inputs[:20], targets[:20]) for inputs, targets in world[1]]
+    with FlopCounterMode(display=False) as search:
+        plan = placed((model, train, world[2]), steps=30)
+    assert len(plan.slots) > 3, "more than it can look at all places"
+    model.layers = nn.ModuleList(map(Adapted, model.layers))
+    with FlopCounterMode(display=False) as step:
+        per_example(model, train[0]).mean().backward()
+    assert search.get_total_flops() <= 4 * 30 * step.get_total_flops()
 
 
 class Checkpointed(Residual):

@@ -9,6 +9,7 @@ candidates   blueprints in slots, what their trials showed, and how they rank
 trainings    copies of the model with their optimizers
 results      the result: rows, table and JSON
 placement    ``place_adapters``: where adapters go, by training them at all places together
+gated_adapters  what each adapter brings beside those that act, for one backward pass
 plans        ``AdapterPlan``: what it returns, as a table, a file, slots of a Gardener, and settings of PEFT
 """
 

@@ -5,28 +5,32 @@
 A copy of the model trains with an adapter at every place, and a second one without any: the difference is what all of
 them bring. Then each place gets a gate, a factor on what its adapter puts out, for each example on its own. The
 gradient of an example's loss by its gates says what every adapter brings to first order, at all places for the price of
-one backward pass. With all gates at 0 that is what each would bring alone. The best is taken into the plan, its gate
-opened, and what the others bring beside it is measured again, until nothing pays or the parameters are used up: so of
-two places that do the same only one is taken. Within a limit of parameters the best has the largest gain, or the most
-gain for each parameter, whichever makes the better plan out of the first look.
+one backward pass. With all gates at 0 that is what each would bring alone. The best are taken into the plan, their
+gates opened, and what the others bring beside them is measured again, until nothing pays or the parameters are used up:
+so of two places that do the same only one is taken. Within a limit of parameters the best has the largest gain, or the
+most gain for each parameter, whichever makes the better plan out of the first look.
+
+All of it costs no more than ``STEPS_PAID`` times the steps of the set: a place is taken with each look if that pays for
+so many looks, several if not.
 
 Where all gates are 0 the loss is higher than that of the model that trained without adapters, since the rest of the
 copy, such as a head, has learned to rely on them. So gains are scaled to what all adapters bring together, as it was
 measured.
 
 Everything is judged by averaged weights, because those of a single step order places by noise, and where few adapters
-act, because that is what a small plan is made of: leaving one out of a set in which all act says less of it.
+act, because that is what a small plan is made of: leaving one out of a set in which all act says less of it. What an
+adapter has learned still depends on the random weights that it began with. So its gain is drawn halfway to what layers
+of its block and of its kind bring.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -40,13 +44,14 @@ from esper_core.plugins import load_plugins
 from esper_core.settings import GrowthConfig
 from esper_grow.adaptation import ALL, adapters
 from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
-from esper_grow.gardener.checks import refuse_unknown_options
+from esper_grow.gardener.checks import frozen_norms, refuse_unknown_options
 from esper_grow.gardener.choices import blueprints_of
 from esper_grow.gardener.traces import without_trace
-from esper_grow.gardener.validation import Validation, counted_example, each_loss, same_order
+from esper_grow.gardener.validation import Validation, counted_example, same_order
 from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches
-from esper_grow.probes.plans import AdapterPlace, AdapterPlan, better_order, gain_of, has_longer_name
+from esper_grow.probes.gated_adapters import GatedAdapters, pooled
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan, better_order, filled, gain_of, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
@@ -68,14 +73,17 @@ STEPS: Final = 100
 FEWEST_STEPS: Final = 30
 """Fewer steps than these order places by their first gradients, which mislead."""
 
-TRAINING_SHARE: Final = 0.5
+TRAINING_SHARE: Final = 0.35
 """Share of the budget that the set may train; the model without it takes about half of that."""
+
+STEPS_PAID: Final = 4
+"""What all of it may cost, in multiples of the steps of the set: a fine-tuning, if that has four times as many."""
+
+FEWEST_LOOKS: Final = 2
+"""Looks at all places, even where they cost more."""
 
 EXAMPLES: Final = 300
 """Validation examples that are looked at."""
-
-MOST_PLACED: Final = 24
-"""Adapters in a plan; each costs a look at all places."""
 
 
 class PlacementOptions(TypedDict, total=False):
@@ -127,7 +135,8 @@ def place_adapters(
         where: The places, as ``adapters`` takes them.
         rank: Of LoRA at each place.
         parameters: How many trainable parameters the plan may have; None: as many as pay.
-        steps: Training steps; fewer if the budget is short. Half of those of a fine-tuning are a good start.
+        steps: Training steps; fewer if the budget is short. With a quarter of those of a fine-tuning, the plan costs as
+            many operations as that, or less.
         optimizer: As for ``probe``. Default: AdamW at a rate of 1e-3.
         options: As ``PlacementOptions`` describes them.
 
@@ -149,6 +158,8 @@ def place_adapters(
     growth = section_of(GrowthConfig, {} if price is None else {"price": price}, "place_adapters")
     with torch.inference_mode(mode=False), torch.enable_grad():
         training = new_training(model, chosen, guarded(loss), options.get("clip_norm"), seed, clock.now)
+        # In training mode they would move with all adapters, and be wrong where few act.
+        fixed = [norm.eval() for norm in frozen_norms(training.model).values() if norm.training]
         batches = TrainingBatches(train, seed, Host(training.model).device)
         with without_trace(training.model), batches.generators.kept():
             with torch.no_grad():
@@ -158,7 +169,8 @@ def place_adapters(
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
             prices = Host(training.model).prices(growth, None)
             request = Request(places["blueprints"][0], parameters, seed, clock, report)
-            return Placement(training, batches, held_out, by_example, prices, request, refused, modules).run(steps)
+            data = training, batches, held_out, by_example
+            return Placement(*data, prices, request, refused, modules, len(fixed)).run(steps)
 
 
 def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> None:
@@ -230,6 +242,7 @@ class Placement:
         loss: Returns one loss for each example.
         refused: Why layers that were meant have no place.
         modules: The names of all modules of the model.
+        fixed: How many frozen normalisations do not move their statistics.
     """
 
     training: Training
@@ -240,23 +253,24 @@ class Placement:
     request: Request
     refused: Sequence[Problem]
     modules: Sequence[str]
+    fixed: int
     seeds: dict[str, Seed] = field(default_factory=dict, init=False)
     """The adapter of each place, in the copy in which all act."""
-    rows: list[int] = field(default_factory=list, init=False)
-    """The losses of each validation batch."""
+    examples: int = field(default=0, init=False)
+    """On how many examples the set was trained."""
     interrupted: bool = field(default=False, init=False)
     """Whether the budget was over before all that pays was taken."""
-    scale: float = field(default=1.0, init=False)
-    """What all adapters bring, as a share of what the copy relies on."""
 
     def run(self, steps: int) -> AdapterPlan:
         """Return the plan."""
-        validation = Validation(self.held_out, self.loss, self.request.seed)
         together = self.training.copy(self.request.seed, 1.0)
         self._plant(together)
+        gated = GatedAdapters(self.seeds, self.held_out, self.loss)
+        validation = Validation(self.held_out, gated.noted_losses, self.request.seed)
         wanted, steps = steps, self._train(together, steps)
         alone = self.training.copy(self.request.seed, _half_life(steps))
-        if any(parameter.requires_grad for parameter in alone.model.parameters()):
+        trains = [parameter.requires_grad for parameter in alone.model.parameters()]
+        if any(trains):
             self._train(alone, steps, limited=False)
         host = alone.evaluate(validation, again=False)
         if len(host) < MIN_EXAMPLES_FOR_EVIDENCE:
@@ -267,12 +281,8 @@ class Placement:
         _refuse_not_finite({"without adapters": host, "with adapters at all places": full})
         together.model.requires_grad_(requires_grad=False)
         with together.judged():
-            acting = partial(self._losses, together.model, validation)
-            silent = acting(())
-            gain, reliance = float((host - full).mean()), float((silent - full).mean())
-            self.scale = min(1.0, max(0.0, gain) / reliance) if reliance > 0.0 else 0.0
-            places = self._select(together.model, float(host.mean()), acting)
-            planned = acting([place.slot for place in places if place.order is not None])
+            looks = self._affordable_looks(host_passes=2 if all(trains) else int(any(trains)))
+            places, planned = self._select(together.model, gated, (host, full), looks)
         return self._plan(places, (host, full, planned), steps, wanted)
 
     def _plant(self, training: Training) -> None:
@@ -296,7 +306,9 @@ class Placement:
         stream = self.batches.stream("trial")
         began, what = self.request.clock.used, "with adapters at all places" if limited else "without adapters"
         for step in range(1, steps + 1):
-            training.step(next(stream))
+            batch = next(stream)
+            training.step(batch)
+            self.examples += _rows(batch) if limited else 0
             if step == FEWEST_STEPS // 10 and limited:
                 affordable = (
                     TRAINING_SHARE * self.request.clock.budget * step / max(self.request.clock.used - began, 1e-9)
@@ -313,81 +325,68 @@ class Placement:
         if self.request.report is not None:
             self.request.report(text)
 
-    # --- what each place brings
+    def _affordable_looks(self, host_passes: int) -> int:
+        """Return how many looks are paid for, where a look or a step takes two passes, and an evaluation takes one.
 
-    @contextmanager
-    def _gates(self, values: Mapping[str, float | Tensor]) -> Iterator[None]:
-        """Multiply what each adapter puts out by its gate in the ``with`` block: a number, or one for each example."""
+        The host takes ``host_passes`` for each step. Evaluated are host, set, plan, and a plan of each order.
+        """
+        looked = sum(map(_rows, self.held_out))
+        left = (2 * STEPS_PAID - 2 - host_passes) * self.examples - 5 * looked
+        return max(FEWEST_LOOKS, left // (2 * looked))
 
-        def multiply(slot: str, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
-            gate = values[slot]
-            if isinstance(gate, Tensor):
-                gate = gate.view(-1, *[1] * (outputs.ndim - 1)).to(outputs.dtype)
-            return outputs * gate
-
-        with ExitStack() as hooks:
-            for slot in values:
-                hook = partial(multiply, slot)
-                hooks.callback(self.seeds[slot].block.register_forward_hook(hook).remove)
-            yield
-
-    def _losses(self, model: nn.Module, validation: Validation, acting: Sequence[str]) -> Tensor:
-        """Return the loss of each validation example where these adapters alone act."""
-        with self._gates({slot: float(slot in acting) for slot in self.seeds}):
-            return validation.evaluate(model, ExitStack, trial=True)
-
-    def _gains(self, model: nn.Module, acting: Sequence[str]) -> dict[str, Tensor]:
-        """Return for each place, and each example, what its adapter brings beside those that act, to first order."""
-        host = Host(model)
-        batches = [Example.of(batch).to(host.device) for batch in self.held_out]
-        gains: dict[str, list[Tensor]] = {slot: [] for slot in self.seeds}
-        with host.evaluating():
-            if not self.rows:
-                with torch.no_grad():
-                    self.rows = [len(each_loss(self.loss(model, batch))) for batch in batches]
-            for batch, rows in zip(batches, self.rows, strict=True):
-                gates = {
-                    slot: torch.full((rows,), float(slot in acting), device=host.device, requires_grad=True)
-                    for slot in self.seeds
-                }
-                with self._gates(gates):
-                    losses = each_loss(self.loss(model, batch))
-                    # With the gates in place, since checkpointing runs layers again. Some need not act on every batch.
-                    gradients = torch.autograd.grad(losses.sum(), list(gates.values()), materialize_grads=True)
-                for slot, gradient in zip(gates, gradients, strict=True):
-                    gains[slot].append(-self.scale * gradient.detach().float().cpu())
-        return {slot: torch.cat(parts) for slot, parts in gains.items()}
-
-    def _select(self, model: nn.Module, loss: float, losses: Callable[[Sequence[str]], Tensor]) -> list[AdapterPlace]:
-        """Return all places: those of the plan first, in order, then the others by what they bring alone."""
+    def _select(
+        self, model: nn.Module, gated: GatedAdapters, trained: tuple[Tensor, Tensor], looks: int
+    ) -> tuple[list[AdapterPlace], Tensor]:
+        """Return all places, those of the plan first, in order, and the losses where those of the plan act."""
+        host, full = trained
         sizes = {slot: seed.parameter_count for slot, seed in self.seeds.items()}
-        quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
+        limit = sum(sizes.values()) if self.request.limit is None else self.request.limit
         planned: dict[str, AdapterPlace] = {}
         first: dict[str, AdapterPlace] = {}
-        worth: Callable[[AdapterPlace], float] = gain_of
-        while len(planned) < min(MOST_PLACED, len(self.seeds)) and not self.interrupted:
-            used = sum(sizes[slot] for slot in planned)
-            gains = self._gains(model, list(planned))
-            figures = {slot: _mean_and_error(gain) for slot, gain in gains.items()}
+        scale, worth = 1.0, cast("Callable[[AdapterPlace], float]", gain_of)
+        for left in range(looks, 0, -1):
+            gains, seen = gated.gains(model, list(planned))
+            if not first:
+                reliance = float((seen - full).mean())
+                scale = min(1.0, max(0.0, float((host - full).mean())) / reliance) if reliance > 0.0 else 0.0
+            figures = {slot: _mean_and_error(scale * gain) for slot, gain in pooled(gains).items()}
             if not first:
                 ranks = {slot: getattr(seed.block, "rank", None) for slot, seed in self.seeds.items()}
                 first = {
                     slot: AdapterPlace(slot, ranks[slot], sizes[slot], *figure) for slot, figure in figures.items()
                 }
-                worth = better_order(list(first.values()), self.request.limit, losses)
-            fitting: list[AdapterPlace] = []
-            for slot, (mean, error) in figures.items():
-                price, lower = self.prices.price(sizes[slot], sizes[slot], used, loss), mean - quantile * error
-                fits = self.request.limit is None or used + sizes[slot] <= self.request.limit
-                if slot not in planned and fits and lower > price:
-                    order = len(planned) + 1
-                    fitting.append(replace(first[slot], order=order, beside=mean, at_least=lower, price=price))
+                worth = better_order(list(first.values()), self.request.limit, partial(gated.losses, model))
+            used = sum(sizes[slot] for slot in planned)
+            others = [place for slot, place in first.items() if slot not in planned]
+            paying = self._paying(others, figures, used, float(host.mean()))
+            fitting = filled(sorted(paying, key=worth, reverse=True), limit - used)
             if not fitting:
+                return self._ordered(planned, first), seen
+            taken = math.ceil(len(fitting) / left)
+            for place in fitting[:taken]:
+                planned[place.slot] = replace(place, order=len(planned) + 1)
+                self._tell(f"{len(planned)}. {place.slot}: {format_number(place.beside or 0.0, signed=True)} nats")
+            if taken == len(fitting):
                 break
-            best = max(fitting, key=worth)
-            planned[best.slot] = best
             self.interrupted = self.request.clock.left < 0.0
-            self._tell(f"{best.order}. {best.slot}: {format_number(best.beside or 0.0, signed=True)} nats")
+            if self.interrupted:
+                break
+        return self._ordered(planned, first), gated.losses(model, list(planned))
+
+    def _paying(
+        self, places: Sequence[AdapterPlace], figures: Mapping[str, tuple[float, float]], used: int, loss: float
+    ) -> Iterator[AdapterPlace]:
+        """Yield the places whose gains beside those that are planned exceed their prices."""
+        quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
+        for place in places:
+            gain, error = figures[place.slot]
+            price = self.prices.price(place.parameters, place.parameters, used, loss)
+            if (lower := gain - quantile * error) > price:
+                yield replace(place, beside=gain, at_least=lower, price=price)
+
+    @staticmethod
+    def _ordered(planned: Mapping[str, AdapterPlace], first: Mapping[str, AdapterPlace]) -> list[AdapterPlace]:
+        """Return places of the plan, then the others by what they bring alone."""
         others = [place for slot, place in first.items() if slot not in planned]
         return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]
 
@@ -468,6 +467,10 @@ class Placement:
             yield f"The budget was enough for {plural(steps, 'step')}; more of them order places better."
         if self.interrupted:
             yield "The budget was over before all places were looked at again; more of them may pay."
+        if self.fixed:
+            keeps = "keeps its" if self.fixed == 1 else "keep their"
+            layers = f"{plural(self.fixed, 'frozen BatchNorm layer')} {keeps} statistics"
+            yield f"{layers}: in your training, too, keep what is frozen in evaluation mode."
         if self.refused:
             yield f"Left out: {'; '.join(problem.message for problem in self.refused)}."
         yield (

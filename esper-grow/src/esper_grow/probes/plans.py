@@ -217,15 +217,24 @@ def better_order(
     """
     if limit is None or len({place.parameters for place in places}) == 1:
         return gain_of
-    by_order: dict[Callable[[AdapterPlace], float], float] = {}
-    for order in (gain_of, gain_by_parameter):
-        acting, left = [], limit
-        for place in sorted(places, key=order, reverse=True):
-            if place.alone > 0.0 and place.parameters <= left:
-                acting.append(place.slot)
-                left -= place.parameters
-        by_order[order] = float(losses(acting).mean())
-    return min(by_order, key=by_order.__getitem__)
+    useful = [place for place in places if place.alone > 0.0]
+    by_gain, by_parameter = (
+        [place.slot for place in filled(sorted(useful, key=order, reverse=True), limit)]
+        for order in (gain_of, gain_by_parameter)
+    )
+    if set(by_gain) == set(by_parameter) or losses(by_gain).mean() <= losses(by_parameter).mean():
+        return gain_of
+    return gain_by_parameter
+
+
+def filled(places: Iterable[AdapterPlace], room: int) -> list[AdapterPlace]:
+    """Return the places, in their order, that have room for their parameters."""
+    fitting: list[AdapterPlace] = []
+    for place in places:
+        if place.parameters <= room:
+            fitting.append(place)
+            room -= place.parameters
+    return fitting
 
 
 def _table(places: list[AdapterPlace]) -> Iterator[str]:

@@ -1,0 +1,118 @@
+"""Adapters with gates: what each brings a trained model beside those that act, by the gradients of its gate."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from esper_core.growth import Example, Host
+from esper_grow.gardener.validation import each_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import nn
+
+    from esper_core.growth import Seed
+    from esper_grow.gardener.validation import Loss
+
+
+class GatedAdapters:
+    """The adapters of a model, and the validation examples by which they are measured.
+
+    Args:
+        seeds: The adapters by their slots.
+        batches: Validation batches.
+        loss: Returns one loss for each example.
+    """
+
+    def __init__(self, seeds: Mapping[str, Seed], batches: Sequence[Any], loss: Loss) -> None:
+        self._seeds, self._batches, self._loss = seeds, batches, loss
+        self._rows: list[int] = []
+        """The losses of each batch."""
+
+    def noted_losses(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the losses of a batch; in the first pass note how many they are."""
+        losses = self._loss(model, batch)
+        if len(self._rows) < len(self._batches):
+            self._rows.append(len(each_loss(losses)))
+        return losses
+
+    @contextmanager
+    def _gates(self, values: Mapping[str, float | Tensor]) -> Iterator[None]:
+        """Multiply what each adapter puts out by its gate in the ``with`` block: a number, or one for each example."""
+
+        def multiply(slot: str, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
+            gate = values[slot]
+            if isinstance(gate, Tensor):
+                gate = gate.view(-1, *[1] * (outputs.ndim - 1)).to(outputs.dtype)
+            return outputs * gate
+
+        with ExitStack() as hooks:
+            for slot in values:
+                hook = partial(multiply, slot)
+                hooks.callback(self._seeds[slot].block.register_forward_hook(hook).remove)
+            yield
+
+    def losses(self, model: nn.Module, acting: Sequence[str]) -> Tensor:
+        """Return the loss of each example where these adapters alone act."""
+        host = Host(model)
+        with torch.no_grad(), host.evaluating(), self._gates({slot: float(slot in acting) for slot in self._seeds}):
+            moved = (Example.of(batch).to(host.device) for batch in self._batches)
+            return torch.cat([each_loss(self._loss(model, batch)).float() for batch in moved])
+
+    def gains(self, model: nn.Module, acting: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """Return what other adapters bring each example beside those that act, to first order, and its loss with these.
+
+        The notes of a first pass say how many losses a batch has.
+        """
+        host = Host(model)
+        gains: dict[str, list[Tensor]] = {slot: [] for slot in self._seeds if slot not in acting}
+        seen: list[Tensor] = []
+        with host.evaluating():
+            for batch, rows in zip(self._batches, self._rows, strict=True):
+                gates = {
+                    slot: torch.full((rows,), float(slot in acting), device=host.device, requires_grad=True)
+                    for slot in self._seeds
+                }
+                with self._gates(gates):
+                    losses = each_loss(self._loss(model, Example.of(batch).to(host.device)))
+                    # With the gates in place, since checkpointing runs layers again. Some need not act on every batch.
+                    others = [gates[slot] for slot in gains]
+                    gradients = torch.autograd.grad(losses.sum(), others, materialize_grads=True)
+                seen.append(losses.detach().float())
+                for slot, gradient in zip(gains, gradients, strict=True):
+                    gains[slot].append(-gradient.detach().float().cpu())
+        return {slot: torch.cat(parts) for slot, parts in gains.items()}, torch.cat(seen)
+
+
+def pooled(gains: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gains of layers, drawn halfway to the sum of what their block and their kind bring, by least squares.
+
+    A layer is of the kind that its name within a numbered block says. One that shares neither stays as it is.
+
+    >>> names = "0.up", "0.down", "1.up", "1.down"
+    >>> [round(float(gain), 3) for gain in pooled(dict(zip(names, torch.tensor([[4.0], [0], [0], [0]])))).values()]
+    [3.5, 0.5, 0.5, -0.5]
+    """
+    kinds = [_block_and_kind(slot) for slot in gains]
+    groups = sorted({group for kind in kinds for group in enumerate(kind)})
+    members = torch.tensor([[float(kind[place] == group) for place, group in groups] for kind in kinds])
+    stacked = torch.stack(list(gains.values()))
+    fitted = members @ torch.linalg.pinv(members) @ stacked
+    return dict(zip(gains, (stacked + fitted) / 2, strict=True))
+
+
+def _block_and_kind(layer: str) -> tuple[str, str]:
+    """Return the numbered block of a layer, and its name in there.
+
+    >>> _block_and_kind("encoder.layer.3.output.dense"), _block_and_kind("head")
+    (('encoder.layer.3', 'output.dense'), ('', 'head'))
+    """
+    parts = layer.split(".")
+    end = next((place for place, part in enumerate(parts, 1) if part.isdecimal()), 0)
+    return ".".join(parts[:end]), ".".join(parts[end:])

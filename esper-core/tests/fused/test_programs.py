@@ -62,6 +62,28 @@ def wide() -> nn.Module:
     return nn.Sequential(*first, *last, nn.Flatten(), nn.Linear(16, 5))
 
 
+def gated() -> nn.Module:
+    """Return a host with what blueprints add to the table."""
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.far(nn.functional.relu(net.look(net.conv(inputs))))
+        hidden = hidden + net.gain * nn.functional.rms_norm(hidden, hidden.shape[1:], eps=1e-5)
+        summary = hidden.mean((2,), keepdim=True)
+        hidden = hidden * torch.sigmoid(net.gate(summary.flatten(start_dim=1))).view_as(summary)
+        return net.head(net.narrow(hidden).flatten(1))
+
+    return Net(
+        compute,
+        conv=nn.Conv1d(3, 8, 1),
+        look=nn.Conv1d(8, 8, 5, padding=2, groups=8),
+        far=nn.Conv1d(8, 8, 3, padding=9, dilation=9),
+        gain=nn.Parameter(torch.full((8, 1), 0.7)),
+        gate=nn.Linear(8, 8),
+        narrow=nn.Conv1d(8, 2, 2, dilation=3),
+        head=nn.Linear(36, 5),
+    )
+
+
 HOSTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pointwise": (of_task("PointwiseMlp", SEQUENCE), (3, 21)),
     "kernel 3": (of_task("PointwiseMlp", SEQUENCE, kernel=3, channels=5, hidden=9), (3, 21)),
@@ -71,6 +93,7 @@ HOSTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "normalised": (normalised, (3, 21)),
     "embedded": (embedded, ()),
     "wide": (wide, (3, 21)),
+    "gated": (gated, (3, 21)),
 }
 
 

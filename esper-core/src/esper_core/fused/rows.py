@@ -164,21 +164,22 @@ def conv1d(
     hidden, weights = inputs.stacked, stack_of(weight)
     biases = None if bias is None else stack_of(bias)
     (stride,), (padding,), (dilation,) = ((n,) if isinstance(n, int | str) else n for n in (stride, padding, dilation))
-    if hidden.dim() != weights.dim() or groups != 1 or dilation != 1 or isinstance(padding, str):
-        refuse("a convolution in groups, with dilation, or with padding that is a text")
-    width, (channels_out, channels_in) = weights.shape[-1], weights.shape[1:3]
-    if width > 1 and channels_in * width > FEW and channels_in % BLOCK == 0 and channels_out % BLOCK == 0:
-        return grouped_conv1d(func, hidden, weights, biases, stride, padding)
+    width, channels_out, channels_in = weights.shape[-1], weights.shape[1], hidden.shape[2]
+    in_blocks = channels_in % BLOCK == 0 and channels_out % BLOCK == 0
+    if hidden.dim() != weights.dim() or isinstance(padding, str) or groups not in (1, channels_in if in_blocks else 1):
+        refuse("a convolution in some groups, or with padding that is a text")
+    if groups > 1 or (width > 1 and channels_in * width > FEW and in_blocks):
+        return grouped_conv1d(func, hidden, weights, biases, stride, padding, dilation, groups=groups)
     if padding:
         hidden = functional.pad(hidden, (padding, padding))
     rows, examples, _, length = hidden.shape
-    hidden, length = hidden.transpose(1, 2), (length - width) // stride + 1
+    hidden, length = hidden.transpose(1, 2), (length - dilation * (width - 1) - 1) // stride + 1
     if width == 1:
         columns, weights = hidden[..., ::stride] if stride > 1 else hidden, weights.squeeze(-1)
     else:
         # As a product of matrices. From slices rather than by ``unfold``, whose gradient is slow.
         last = (length - 1) * stride + 1
-        columns = torch.cat([hidden[..., tap : tap + last : stride] for tap in range(width)], 1)
+        columns = torch.cat([hidden[..., tap : tap + last : stride] for tap in range(0, width * dilation, dilation)], 1)
         weights = weights.transpose(2, 3).flatten(2)
     columns = columns.reshape(rows, -1, examples * length)
     outputs = product(weights, columns, None if biases is None else biases.unsqueeze(2))
@@ -186,7 +187,7 @@ def conv1d(
 
 
 def grouped_conv1d(
-    func: Rule, hidden: Tensor, weights: Tensor, biases: Tensor | None, stride: int, padding: int
+    func: Rule, hidden: Tensor, weights: Tensor, biases: Tensor | None, *sizes: int, groups: int
 ) -> Tensor:
     """Compute a convolution with the channels of every row as two groups, each with half of the examples.
 
@@ -197,7 +198,7 @@ def grouped_conv1d(
     if not (by_example := even.transpose(0, 1)).is_contiguous():
         by_example = as_one_call(Exchange, even)
     twice = [None if stack is None else torch.cat([stack, stack]).flatten(0, 1) for stack in (weights, biases)]
-    outputs = func(by_example.view(-1, 2 * rows * channels, length), *twice, stride, padding, 1, 2 * rows)
+    outputs = func(by_example.view(-1, 2 * rows * channels, length), *twice, *sizes, 2 * rows * groups)
     outputs = outputs.view(len(by_example), rows, -1, outputs.shape[-1]).transpose(0, 1)
     # The gradient of a slice is a copy, even if it leaves out nothing.
     return outputs if even is hidden else outputs[:, :examples]
@@ -320,7 +321,7 @@ def dropout(_: Rule, inputs: Any, p: float = 0.5, training: bool = True, inplace
 
 def shifted(func: Rule, inputs: Any, *dims: Any, **named: Any) -> Tensor:
     """Compute a function of dimensions, in which those of a network's tensor come after the rows."""
-    if not dims and "dim" not in named:
+    if not dims and not named:
         refuse("it joins all numbers of a batch")
 
     def shift(dim: Any) -> Any:
@@ -328,19 +329,13 @@ def shifted(func: Rule, inputs: Any, *dims: Any, **named: Any) -> Tensor:
             return tuple(map(shift, dim))
         return dim + 1 if isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 else dim
 
-    moved = {name: shift(value) if name in DIMENSIONS else value for name, value in named.items()}
-    return func(stack_of(inputs), *map(shift, dims), **moved)
-
-
-def flattened(func: Rule, inputs: Any, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Flatten dimensions of every row."""
-    return shifted(func, inputs, start_dim, end_dim)
+    return func(stack_of(inputs), *map(shift, dims), **{name: shift(value) for name, value in named.items()})
 
 
 def reshaped(_: Rule, inputs: Any, *shape: Any) -> Tensor:
     """Give every row another shape."""
-    stack = stack_of(inputs)
-    return stack.reshape(len(stack), *(shape[0] if isinstance(shape[0], tuple | list) else shape))
+    stack, first = stack_of(inputs), getattr(shape[0], "shape", shape[0])
+    return stack.reshape(len(stack), *(first if isinstance(first, tuple | list) else shape))
 
 
 def indexed(func: Rule, inputs: Any, index: Any) -> Tensor:
@@ -356,20 +351,16 @@ def kept(func: Rule, inputs: Any, *arguments: Any, **named: Any) -> Tensor:
     return func(stack_of(inputs), *arguments, **named)
 
 
-DIMENSIONS: Final = frozenset({"dim", "dim0", "dim1", "source", "destination"})
-
-
 def _table() -> Iterator[tuple[Any, Rule]]:
     by_rule: Mapping[Rule, str] = {
         exact: "relu relu_ add add_ __iadd__ __radd__ sub sub_ __isub__ __rsub__ mul mul_ __imul__ __rmul__ div"
         " __rdiv__ neg abs maximum minimum clamp square where",
         rounded: "gelu tanh sigmoid silu elu leaky_relu softplus hardswish exp lerp",
         one_by_one: "avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d",
-        shifted: "mean sum transpose movedim unsqueeze",
-        flattened: "flatten",
-        reshaped: "view reshape",
+        shifted: "mean sum transpose movedim unsqueeze flatten",
+        reshaped: "view reshape view_as",
         indexed: "__getitem__",
-        kept: "to float clone contiguous detach",
+        kept: "to float clone contiguous detach rms_norm",
         linear: "linear",
         conv1d: "conv1d",
         max_pool1d: "max_pool1d",

@@ -121,7 +121,7 @@ def replace_one_of_two_optimizers(loop: Any) -> None:
 
 def move_frozen_statistics(loop: Any) -> None:
     loop.model.norm = nn.BatchNorm1d(4).requires_grad_(requires_grad=False)
-    loop.tended(GERMINATE).epochs(2)
+    loop.tended({}, slots=["head"], blueprints=["lora(rank=2)"]).epochs(2)
 
 
 def add_all_parameters_again(loop: Any) -> None:

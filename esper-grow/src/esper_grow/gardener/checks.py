@@ -19,6 +19,8 @@ from esper_grow.gardener.traces import HostAutocast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from esper_core.growth import Variety
+
 log = logging.getLogger("esper")
 
 
@@ -88,13 +90,19 @@ def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any
 class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        varieties: Mapping[str, Sequence[Variety]],
+    ) -> None:
         self._host, self._optimizers = Host(model), optimizers
         self.of_host = self._host.parameters()
         """The host's parameters by name, as they were at the latest thorough check."""
         self._recorded = self._now()
         self._frozen = {name for name, parameter in self.of_host.items() if not parameter.requires_grad}
-        self._frozen_norms = frozen_norms(model)
+        adapts = any(variety.spec.adapts for of_slot in varieties.values() for variety in of_slot)
+        self._frozen_norms = frozen_norms(model) if adapts else {}
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
         return {(parameter.dtype, parameter.device) for parameter in self.of_host.values()}
@@ -117,7 +125,7 @@ class ModelForm:
         self._recorded = now
 
     def _warn_of_statistics(self) -> None:
-        """Log a warning, once, if batches move the statistics of normalisations whose weights are frozen (E375)."""
+        """Log a warning, once, if batches move the statistics of frozen normalisations beside adapters (E375)."""
         if moving := [name for name, norm in self._frozen_norms.items() if norm.training]:
             message = f"{plural(len(moving), 'frozen BatchNorm layer')} in training mode, such as {moving[0]}"
             hint = "Each batch moves its statistics, by what grows, too. Keep frozen parts in evaluation mode."

@@ -190,7 +190,8 @@ class Gardener:
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe, outputs=data.losses_of)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._environment], 1, network.lost.faults)
-            self._feed, self._form, self._closed = BatchFeed(), ModelForm(model, self._optimizers), False
+            self._feed, self._closed = BatchFeed(), False
+            self._form = ModelForm(model, self._optimizers, varieties)
             self._stale = StaleCopies(model, self._form)
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)

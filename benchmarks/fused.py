@@ -13,12 +13,15 @@ import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from benchmarks.perf.workloads import SEED, conv, one_d
+from esper_blueprints.plugin import BLUEPRINTS
+from esper_core.growth import Variety
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split
 from esper_core.settings import ComputeConfig, GrowthConfig
 from esper_core.trainer.groups import Groups
@@ -38,7 +41,7 @@ NETWORKS: Final = (1, 8, 32)
 PAIRS: Final = 7
 """Steps of each way that count, after one that warms up."""
 
-GROWN, BRANCHED = "… grown with conv_light", "… with one on a branch"
+GROWN, BRANCHED, NURSERY = "… grown with conv_light", "… with one on a branch", "… with 8, all different"
 
 
 def main() -> None:
@@ -55,7 +58,8 @@ def main() -> None:
     print(f"{'host':25}{'networks':>9}{'in turn':>10}{'fused':>10}{'times as fast':>15}  way")
     with one_thread():
         for name, workload in workloads(quick=parsed.quick).items():
-            for networks in parsed.networks if parsed.hosts is None or name in parsed.hosts else ():
+            sizes = parsed.networks if name != NURSERY else parsed.networks[:1]
+            for networks in sizes if parsed.hosts is None or name in parsed.hosts else ():
                 measure(name, workload, networks, 1 if parsed.quick else PAIRS, device)
 
 
@@ -81,6 +85,7 @@ def workloads(*, quick: bool) -> dict[str, Workload]:
         "pointwise-mlp": work,
         GROWN: work,
         BRANCHED: work,
+        NURSERY: work,
         "cnn1d": replace(work, build_host=lambda: cnn1d(shape), slots={"early": SlotPlace("early")}),
         "wide-cnn1d": replace(work, build_host=lambda: wide_cnn1d(shape), slots={"early": SlotPlace("early")}),
         "mlp": on("vector", (64,), Mlp, "first"),
@@ -95,19 +100,34 @@ def measure(name: str, work: Workload, networks: int, pairs: int, device: torch.
         ways: list[Pool] = []
         for fused in (False, "gpu"):
             recipe = work.recipe(compute=ComputeConfig.model_validate({"fused": fused}), device=device)
-            growth = GrowthConfig(incubation="branch", gates="off", average=4)
+            growth = GrowthConfig(incubation="branch", gates="off", average=4, nursery=8)
             varieties = recipe.network.varieties if name in (GROWN, BRANCHED) else {}
+            if name == NURSERY:
+                varieties = {"early": candidates()}
             settings = replace(recipe.network, growth=growth, varieties=varieties)
             ways.append(pools.enter_context(closing(Pool(replace(recipe, network=settings), ["x"], networks))))
         for pool in ways:
             pool.reset(0, 0)
             if name in (GROWN, BRANCHED):
                 grow(pool, (Op.GERMINATE, Op.ADVANCE, Op.FOSSILISE) if name == GROWN else (Op.GERMINATE,))
+            for variety in varieties.get("early", ()) if name == NURSERY else ():
+                pool.apply([Action(Op.GERMINATE, "early", variety.id)] * networks, 0)
         seconds = [[step(pool, number, device) for pool in ways] for number in range(1 + pairs)][1:]
         plain, fused = (1e3 * median(times) / networks for times in zip(*seconds, strict=True))
         ratio = median(plain / fused for plain, fused in seconds)
         way = Groups(ways[1].environments[0].recipe).describe(ways[1].environments)
         print(f"{name:25}{networks:9}{plain:10.1f}{fused:10.1f}{ratio:15.2f}  {way}", flush=True)
+
+
+def candidates() -> list[Variety]:
+    """Return the blueprints for a sequence: eight, which differ in structure."""
+    fitting = {name: entry for name, entry in BLUEPRINTS.items() if "sequence" in entry[1].accepts and name != "lora"}
+    places = {name: path.split(":") for name, (path, _) in fitting.items()}
+    modules = {name: import_module(f"esper_blueprints.{module}") for name, (module, _) in places.items()}
+    return [
+        Variety(f"blueprints/{name}", spec, getattr(modules[name], places[name][1]))
+        for name, (_, spec) in fitting.items()
+    ]
 
 
 def grow(pool: Pool, actions: tuple[Op, ...]) -> None:

@@ -1,24 +1,23 @@
-"""Training on a GPU against plain PyTorch loops: ``python -m benchmarks.gpu``, about five minutes.
+"""Training on a GPU against plain PyTorch loops: ``python -m benchmarks.gpu``, at most eight minutes.
 
 Two convolutional hosts on random images, ``narrow`` (8, 16 and 32 channels, batches of 128) and ``wide`` (64, 128 and
 256 channels, batches of 512). A step is 15 training batches and 4 validation batches, with the data on the device. All
-sides of a comparison step in turn, and medians of their times are compared.
-
-Then 1, 8 and 128 small networks of MNIST-1D as one program against one after another, as ``benchmarks.fused`` has them,
-and how far the numbers of a first step on the GPU are from those on a CPU.
+sides of a comparison step in turn, and medians of their times are compared. Before them the loss after a step is
+compared with that on the CPU; after them many small networks are measured, one after another and as one program whose
+passes are captured, and the network of airbench94 (``benchmarks.yardsticks``).
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks import fused
 from benchmarks.perf.figures import Interleaved
 from benchmarks.perf.own_loops import OwnLoop
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv, one_d
@@ -26,7 +25,7 @@ from esper_core.settings import ComputeConfig
 from esper_core.trainer.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.perf.workloads import Workload
     from esper_core.trainer.environment import Recipe
@@ -35,7 +34,18 @@ TURNS: Final = 12
 WARM_UP: Final = 4
 """Turns that are not counted: they choose algorithms, compile, and fill the allocator."""
 
+TOGETHER: Final = ComputeConfig(fused="gpu")
+STEPS: Final = 2
+"""Of two batches, by which the third pass of a group is captured."""
+
 TRAININGS: Final = 4
+SMALL_NETWORKS: Final = 128
+
+MINUTES: Final = 7.0
+"""How long all may take; a turn that has begun is finished."""
+
+TOLERANCE: Final = 1e-2
+"""Largest difference of a loss from the CPU's: convolutions on a GPU round to TF32."""
 
 RATE: Final = 1e-6
 """Learning rate beside a Gardener: so low that its governor has no reason to act on random data."""
@@ -48,89 +58,161 @@ AGAINST: Final = {
 """With which loop a side is compared, by a part of its name; others with the plain loop."""
 
 
-def main() -> None:
-    """Measure and print a table."""
+def main() -> int:
+    """Measure, and print tables; return 1 if the device computes other numbers than the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cpu shows that it runs (default: cuda)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="about how long it may take (default: 7)")
     parsed = parser.parse_args()
-    device = torch.device(parsed.device)
+    device, quick = torch.device(parsed.device), parsed.quick
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device; --device cpu --quick shows that the benchmark runs")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else parsed.device
-    print(f"{name}, torch {torch.__version__}")
+    print(f"{name}, torch {torch.__version__}", flush=True)
     torch.set_num_threads(1)
-    for host, channels, size in (("narrow", 8, 128), ("wide", 64, 512)):
-        work = conv(1, 1, 8) if parsed.quick else conv(15, 4, size, channels=channels)
-        measure(host, work, device, turns=1 if parsed.quick else TURNS)
-    work = one_d(1, 500) if parsed.quick else one_d()
-    for networks in (1, 2) if parsed.quick else (1, 8, 128):
-        fused.measure("pointwise-mlp", work, networks, 1 if parsed.quick else fused.PAIRS, device)
-    compare_numbers(work, device)
+    began, parts = time.monotonic(), 4
+
+    def until(part: int) -> float:
+        minutes: float = parsed.minutes
+        return began + 60 * minutes * part / parts
+
+    is_equal = have_equal_numbers(device)
+    for part, (host, channels, size) in enumerate((("narrow", 8, 128), ("wide", 64, 512)), 1):
+        work = conv(1, 1, 8) if quick else conv(15, 4, size, channels=channels)
+        measure(host, work, device, until(part), turns=1 if quick else TURNS)
+    measure_small(device, until(3), quick=quick)
+    from benchmarks.yardsticks import airbench  # which imports this module
+
+    airbench(device, until(4), quick=quick)
+    return 0 if is_equal else 1
 
 
-def compare_numbers(work: Workload, device: torch.device) -> None:
-    """Print how far the validation losses after a step on a device are from those on a CPU, both ways."""
-    losses = []
-    for place, together in ((torch.device("cpu"), False), (device, False), (device, "gpu")):
-        compute = ComputeConfig.model_validate({"fused": together})
-        with closing(Pool(work.recipe(device=place, compute=compute), ["grown"], 2)) as pool:
+def have_equal_numbers(device: torch.device) -> bool:
+    """Print the loss of small networks after a step on the device beside that on the CPU; return whether they agree."""
+    is_equal = True
+    for name, work in (("conv", conv(2, 1, 32)), ("pointwise-mlp", one_d(2, 500))):
+        losses = []
+        for place, compute in ((torch.device("cpu"), None), (device, None), (device, TOGETHER)):
+            pool = Pool(work.recipe(device=place, compute=compute), ["grown"], 1)
             pool.reset(0, 0)
-            step(pool)
-            losses.append(torch.tensor([signals.validation_loss for signals in pool.latest]))
-    expected, *others = losses
-    for way, of_way in zip(("one after another", "as one program"), others, strict=True):
-        print(f"largest difference of a loss from that on a CPU, {way}: {(of_way - expected).abs().max():.1e}")
+            for _ in range(STEPS):
+                step(pool)
+            losses.append(pool.latest[0].validation_loss)
+            pool.close()
+        on_cpu, alone, together = losses
+        agree = max(abs(alone - on_cpu), abs(together - on_cpu)) <= TOLERANCE * on_cpu
+        is_equal &= agree
+        verdict = "equal" if agree else "OTHER NUMBERS"
+        parts = f"loss {on_cpu:.5f} on the CPU, {alone:.5f} on the device, {together:.5f} in a group there"
+        print(f"{name:15}{parts}: {verdict}", flush=True)
+    return is_equal
 
 
-def measure(host: str, work: Workload, device: torch.device, turns: int) -> None:
+def measure(host: str, work: Workload, device: torch.device, until: float, turns: int) -> None:
     """Print how long each side takes for a step, and against which other one."""
     loop = partial(PlainLoop, work, channels_last=True, device=device)
-    plain, half, grown, four = loop(), loop(bfloat16=True), loop(seeds=True), [loop() for _ in range(TRAININGS)]
-    pools = {
-        "one network": Pool(work.recipe(channels_last=True, device=device), ["grown"], 1),
-        "one network, bfloat16": Pool(precise(work, device, precision="bfloat16"), ["grown"], 1),
-        "one network, compiled": Pool(precise(work, device, compile=True), ["grown"], 1),
-        "one network, three acting seeds": Pool(
-            work.recipe(channels_last=True, device=device, seed=NarrowConvLight), ["grown"], 1
-        ),
-        "4 networks, 1 stream": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=1),
-        "4 networks, 4 streams": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=4),
-    }
-    sides: dict[str, Callable[[], object]] = {
-        "plain loop": lambda: (plain.train(), plain.evaluate()),
-        "plain loop, bfloat16": lambda: (half.train(), half.evaluate()),
-        "plain loop, three blocks": partial(train_and_evaluate_all, grown),
-        "4 plain loops in turn": lambda: [(other.train(), other.evaluate()) for other in four],
-    }
-    for name, pool in pools.items():
-        pool.reset(0, 0)
-        if "seeds" in name:
-            activate_seeds(pool, list(work.slots))
-        sides[name] = partial(step, pool)
+    recipe = partial(work.recipe, channels_last=True, device=device)
     slow = partial(torch.optim.Adam, lr=RATE, fused=True)
     tended = partial(OwnLoop, work, slow, blueprint="pointwise", device=device, layout=torch.channels_last)
-    tended_loops = {"Gardener, empty slots": tended(), "Gardener, pointwise incubates": tended(seed_in="late")}
-    sides |= {name: tended_loop.step for name, tended_loop in tended_loops.items()}
-    timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
-    for _ in range(turns + WARM_UP):
-        timing.turn()
-    took = timing.medians(turns)
+    with ExitStack() as open_sides:
+
+        def of_loop(act: Callable[[PlainLoop], object], count: int = 1, **options: Any) -> Callable[[], object]:
+            loops = [loop(**options) for _ in range(count)]
+            return lambda: [act(one_loop) for one_loop in loops]
+
+        def of_pool(recipe: Recipe, count: int = 1, lanes: int = 1, seeds: Sequence[str] = ()) -> Callable[[], object]:
+            pool = open_sides.enter_context(closing(Pool(recipe, ["grown"], count, lanes=lanes)))
+            pool.reset(0, 0)
+            activate_seeds(pool, seeds)
+            return partial(step, pool)
+
+        def of_gardener(seed_in: str | None = None) -> Callable[[], object]:
+            tended_loop = open_sides.enter_context(closing(tended(seed_in=seed_in)))
+
+            def act() -> None:
+                tended_loop.step()
+                assert tended_loop.living == (seed_in is not None), "a seed was lost while it was measured"
+
+            return act
+
+        sides: dict[str, Callable[[], Callable[[], object]]] = {
+            "plain loop": partial(of_loop, train_and_evaluate),
+            "plain loop, bfloat16": partial(of_loop, train_and_evaluate, bfloat16=True),
+            "plain loop, three blocks": partial(of_loop, train_and_evaluate_all, seeds=True),
+            "4 plain loops in turn": partial(of_loop, train_and_evaluate, TRAININGS),
+            "one network": lambda: of_pool(recipe()),
+            "one network, bfloat16": lambda: of_pool(precise(work, device, precision="bfloat16")),
+            "one network, compiled": lambda: of_pool(precise(work, device, compile=True)),
+            "one network, three acting seeds": lambda: of_pool(recipe(seed=NarrowConvLight), seeds=list(work.slots)),
+            "4 networks, 1 stream": lambda: of_pool(recipe(), TRAININGS),
+            "4 networks, 4 streams": lambda: of_pool(recipe(), TRAININGS, TRAININGS),
+            "Gardener, empty slots": of_gardener,
+            "Gardener, pointwise incubates": partial(of_gardener, "late"),
+        }
+        took = times_of(sides, device, until, turns)
     for name, seconds in took.items():
-        against = took[next((loop for word, loop in AGAINST.items() if word in name), "plain loop")]
-        print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {seconds / against:7.2f} ×")
-    assert [tended_loop.living for tended_loop in tended_loops.values()] == [0, 1], (
-        "a seed was lost while it was measured"
-    )
-    for pool in pools.values():
-        pool.close()
-    for tended_loop in tended_loops.values():
-        tended_loop.close()
+        against = took.get(next((other for word, other in AGAINST.items() if word in name), "plain loop"))
+        multiple = f"{seconds / against:7.2f} ×" if against else ""
+        print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {multiple}", flush=True)
+
+
+def measure_small(device: torch.device, until: float, *, quick: bool) -> None:
+    """Print how long many small networks take on the device and on the CPU, one after another and as one program."""
+    work, count = (one_d(1, 500), 2) if quick else (one_d(), SMALL_NETWORKS)
+    with ExitStack() as pools:
+
+        def of_pool(recipe: Recipe, lanes: int = 1) -> Callable[[], object]:
+            pool = pools.enter_context(closing(Pool(recipe, ["grown"], count, lanes=lanes)))
+            pool.reset(0, 0)
+            return partial(step, pool)
+
+        sides = {
+            "as one program, one CPU thread": lambda: of_pool(work.recipe(compute=ComputeConfig())),
+            "on the device, 1 stream": lambda: of_pool(work.recipe(device=device)),
+            "on the device, 4 streams": lambda: of_pool(work.recipe(device=device), 4),
+            "on the device, as one program": lambda: of_pool(work.recipe(device=device, compute=TOGETHER)),
+        }
+        for name, seconds in times_of(sides, device, until, 1 if quick else 3, warm_up=1).items():
+            print(f"{count} small {name:34}{1e3 * seconds / count:9.2f} ms for each", flush=True)
+
+
+def times_of(
+    sides: Mapping[str, Callable[[], Callable[[], object]]],
+    device: torch.device,
+    until: float,
+    turns: int,
+    warm_up: int = WARM_UP,
+) -> dict[str, float]:
+    """Build the sides, and return the median time of each over so many turns, or those until a time.
+
+    A side that fails is reported and left out, so that the others are measured all the same.
+    """
+    working: dict[str, Callable[[], object]] = {}
+    for name, build in sides.items():
+        try:
+            act = build()
+            timed(act, device)
+        except Exception as error:  # such as memory, or a compiler that is missing
+            print(f"{name} failed: {type(error).__name__}: {error}", flush=True)
+        else:
+            working[name] = partial(timed, act, device)
+    timing, done = Interleaved(working), 0
+    while done < turns + warm_up and (time.monotonic() < until or done == 0):
+        timing.turn()
+        done += 1
+    return timing.medians(max(1, min(turns, done - warm_up)))
 
 
 def precise(work: Workload, device: torch.device, **compute: object) -> Recipe:
     """Return the recipe with options of ``compute``."""
     return work.recipe(channels_last=True, device=device, compute=ComputeConfig.model_validate(compute))
+
+
+def train_and_evaluate(loop: PlainLoop) -> None:
+    """Train, and evaluate."""
+    loop.train()
+    loop.evaluate()
 
 
 def train_and_evaluate_all(loop: PlainLoop) -> None:
@@ -156,4 +238,4 @@ def timed(act: Callable[[], object], device: torch.device) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

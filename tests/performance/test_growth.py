@@ -95,7 +95,7 @@ def garden_with_seed(incubation: str, slot: str, quick: bool):
     settings = OptimizerConfig(learning_rate=1e-3)
     keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
     variety = Variety("blueprints/conv_light", BlueprintSpec("image", "9*c*c + c", starts_as_identity=True), ConvLight)
-    growth = GrowthConfig(incubation="branch" if incubation == "branch" else "shadow")
+    growth = GrowthConfig(incubation="branch" if incubation == "branch" else "shadow", gates="off")
     garden = Garden(model, keeper, {slot: [variety]}, seed=0, batches=1, settings=growth)
     garden.apply(Action(Op.GERMINATE, slot, variety.id, speed=0), 0)
     garden.open_step()

@@ -1,4 +1,4 @@
-"""Equal networks as one program, against one after another: ``python -m benchmarks.fused``, about five minutes.
+"""Equal networks as one program, against one after another: ``python -m benchmarks.fused``, about six minutes.
 
 A step is 32 training batches of 100 examples and the validation of 800. Both ways step in turn, on one thread; each
 figure is the median over pairs of CPU seconds, or on a GPU (``--device cuda``) of seconds on the clock. Which hosts
@@ -9,11 +9,16 @@ take which way follows from this table: the rules in ``esper_core.fused.rows`` a
 from __future__ import annotations
 
 import argparse
+import resource
+import subprocess
+import sys
+import tempfile
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
 
     from benchmarks.perf.workloads import Workload
 
+ROOT: Final = Path(__file__).parents[1]
+ESPER: Final = Path(sys.executable).with_name("esper")
+
 NETWORKS: Final = (1, 8, 32)
 PAIRS: Final = 7
 """Steps of each way that count, after one that warms up."""
@@ -51,7 +59,12 @@ def main() -> None:
     parser.add_argument("--hosts", nargs="+", help="names of hosts as the table has them (default: all)")
     parser.add_argument("--device", default="cpu", help="cuda, for groups on a GPU (default: cpu)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
+    parser.add_argument("--runs", type=int, default=0, help="so many pairs of the default run in place of the table")
     parsed = parser.parse_args()
+    for _ in range(parsed.runs):
+        compare_runs()
+    if parsed.runs:
+        return
     tune_allocator()
     device = torch.device(parsed.device)
     print(f"torch {torch.__version__}, {device.type} milliseconds per network and step\n")
@@ -61,6 +74,25 @@ def main() -> None:
             sizes = parsed.networks if name != NURSERY else parsed.networks[:1]
             for networks in sizes if parsed.hosts is None or name in parsed.hosts else ():
                 measure(name, workload, networks, 1 if parsed.quick else PAIRS, device)
+
+
+def compare_runs() -> None:
+    """Run ``plugins.yaml`` both ways, and print the seconds on the clock and of processors, from start to report."""
+    took = []
+    for fused in ("false", "true"):
+        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        with tempfile.TemporaryDirectory() as runs:
+            words = ["run", "plugins.yaml", "--quiet", "--runs-dir", runs, "--set", f"compute.fused={fused}"]
+            subprocess.run([ESPER, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        processors = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        took.append((time.perf_counter() - began, processors))
+    (clock, processors), (clock_fused, processors_fused) = took
+    print(
+        f"default run: clock {clock_fused:.1f} s against {clock:.1f} s, {clock_fused / clock:.2f} of it;"
+        f" processors {processors_fused:.1f} s against {processors:.1f} s, {processors_fused / processors:.2f} of it",
+        flush=True,
+    )
 
 
 def workloads(*, quick: bool) -> dict[str, Workload]:

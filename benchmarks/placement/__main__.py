@@ -8,6 +8,7 @@ import math
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -16,16 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.optim import AdamW
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.placement import encoder, images
-from benchmarks.placement.arms import STEPS, choose, fitted, train
+from benchmarks.placement.arms import STEPS, choose, fitted, layers_of, measured, train
 from benchmarks.placement.worlds import loss
+from esper_grow import Gardener, adapters
 from esper_run.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from benchmarks.placement.arms import Ranks
     from benchmarks.placement.worlds import Batch, World
 
 SEEDS: Final = range(10)
@@ -143,16 +147,45 @@ def _evaluated(network: nn.Module, batches: Sequence[Batch]) -> tuple[float, flo
 def operations(experiment: Experiment) -> Iterator[str]:
     """Yield what plans cost in operations, as multiples of a training of ``all``, on a seed that is not reported."""
     largest, *budgets = experiment.budgets
-    world, steps = experiment.world_of(COUNTED_SEED), 10
-    fitting = fitted("all", world.model, choose("all", world, largest, COUNTED_SEED)[0])
-    with FlopCounterMode(display=False) as training:
-        train(fitting, world, steps)
+    world = experiment.world_of(COUNTED_SEED)
+    places = list(layers_of(world.model))
+    training = _operations_of_training(world, choose("all", world, largest, COUNTED_SEED)[0], STEPS)
     for budget in dict.fromkeys(budgets):
+        cost = _operations(partial(choose, "esper", experiment.world_of(COUNTED_SEED), budget, COUNTED_SEED))
+        yield f"operations of a plan of {budget:,}, in trainings of all: {cost / training:.2f}"
+    world, eight = experiment.world_of(COUNTED_SEED), places[:: len(places) // 8][:8]
+    together = _operations(partial(measured, world, largest, COUNTED_SEED, eight))
+    evaluated = _operations(partial(_evaluated, world.model, world.validation[:6])) / 2  # it takes two passes
+    separate = 0.0
+    for place in eight:
         world = experiment.world_of(COUNTED_SEED)
-        with FlopCounterMode(display=False) as planning:
-            choose("esper", world, budget, COUNTED_SEED)
-        cost = planning.get_total_flops() * steps / (STEPS * training.get_total_flops())
-        yield f"operations of a plan of {budget:,}, in trainings of all: {cost:.2f}"
+        separate += _operations_of_training(world, {place: 2}, STEPS // 4) + evaluated
+    yield f"operations of a plan of 8 places, in trials of each alone for as many steps: {together / separate:.2f}"
+    left_out = _leaving_out(experiment.world_of(COUNTED_SEED)) / training
+    yield f"operations of leaving each of {len(places)} out once, in trainings of all: {left_out:.2f}"
+
+
+def _operations(what: Callable[[], object]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        what()
+    return float(counter.get_total_flops())
+
+
+def _operations_of_training(world: World, ranks: Ranks, steps: int) -> float:
+    """Return those of so many steps, of which three are counted."""
+    fitting, counted = fitted("all", world.model, ranks), 3
+    return _operations(partial(train, fitting, world, counted)) * steps / counted
+
+
+def _leaving_out(world: World) -> float:
+    """Return the operations of a ``tend`` that leaves out each member of a set, by 300 validation examples."""
+    model = world.model
+    places = adapters(model, list(layers_of(model)), rank=2)
+    held_out: dict[str, Any] = {"loss": loss, "validation": world.validation[:6], "steps": 4, "leave_out": 1e6}
+    with Gardener(model, partial(AdamW, lr=1e-3), **places, **held_out, together=True) as gardener:
+        gardener.optimizer.step()
+        gardener.step(world.train[0])
+        return _operations(gardener.tend)
 
 
 def summarise(records: Sequence[Record], budgets: tuple[int, int, int]) -> Iterator[str]:
@@ -231,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or summarise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
     parser.add_argument("--network", choices=NETWORKS, default="encoder", help="Images: about half a core-hour.")
-    parser.add_argument("--operations", action="store_true", help="Count those of plans: two minutes.")
+    parser.add_argument("--operations", action="store_true", help="Count those of plans: ten minutes.")
     parser.add_argument("--train", action="store_true", help="Train what has no record: about ten core-hours.")
     chosen = parser.parse_args(arguments)
     experiment = NETWORKS[chosen.network]

@@ -186,7 +186,7 @@ def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[
         places = [name for name in names if by_rule[arm](name)]
         return (evenly(world.model, places, budget) if places else {}), {}
     if arm == "esper":
-        return _measured(world, budget, seed)
+        return measured(world, budget, seed, names)
     if arm == "plop":
         return evenly(world.model, _by_feature_norms(world), budget), {}
     orders: dict[str, Callable[[], list[str]]] = {
@@ -207,13 +207,14 @@ def _filled(model: nn.Module, ordered: Sequence[str], budget: int, rank: int = 2
     return ranks
 
 
-def _measured(world: World, budget: int, seed: int) -> tuple[Ranks, dict[str, Any]]:
+def measured(world: World, budget: int, seed: int, names: Sequence[str]) -> tuple[Ranks, dict[str, Any]]:
+    """Return the plan of ``place_adapters`` among these places, as ranks, and what else is recorded of it."""
     plan = place_adapters(
         world.model,
         loss,
         world.train,
         world.validation,
-        where=list(layers_of(world.model)),
+        where=names,
         rank=2,
         alpha=4,
         steps=STEPS // 4,

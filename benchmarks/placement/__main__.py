@@ -159,7 +159,7 @@ def operations(experiment: Experiment) -> Iterator[str]:
     separate = 0.0
     for place in eight:
         world = experiment.world_of(COUNTED_SEED)
-        separate += _operations_of_training(world, {place: 2}, STEPS // 4) + evaluated
+        separate += _operations_of_training(world, {place: 2}, STEPS // 3) + evaluated
     yield f"operations of a plan of 8 places, in trials of each alone for as many steps: {together / separate:.2f}"
     left_out = _leaving_out(experiment.world_of(COUNTED_SEED)) / training
     yield f"operations of leaving each of {len(places)} out once, in trainings of all: {left_out:.2f}"

@@ -217,7 +217,7 @@ def measured(world: World, budget: int, seed: int, names: Sequence[str]) -> tupl
         where=names,
         rank=2,
         alpha=4,
-        steps=STEPS // 4,
+        steps=STEPS // 3,
         parameters=budget,
         optimizer=partial(AdamW, lr=RATE),
         seed=seed,

@@ -214,16 +214,16 @@ class Adapted(nn.Module):
         return self.layer(inputs) + self.up(self.down(inputs))
 
 
-def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_four_times_its_steps(world) -> None:
+def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_three_times_its_steps(world) -> None:
     torch.manual_seed(0)
-    model, train = Deep(), [(inputs[:20], targets[:20]) for inputs, targets in world[1]]
+    model, train = Deep(), [(inputs[:35], targets[:35]) for inputs, targets in world[1]]
     with FlopCounterMode(display=False) as search:
         plan = placed((model, train, world[2]), steps=30)
     assert len(plan.slots) > 3, "more than it can look at all places"
     model.layers = nn.ModuleList(map(Adapted, model.layers))
     with FlopCounterMode(display=False) as step:
         per_example(model, train[0]).mean().backward()
-    assert search.get_total_flops() <= 4 * 30 * step.get_total_flops()
+    assert search.get_total_flops() <= 3 * 30 * step.get_total_flops()
 
 
 class Checkpointed(Residual):

@@ -19,8 +19,8 @@ measured.
 
 Everything is judged by averaged weights, because those of a single step order places by noise, and where few adapters
 act, because that is what a small plan is made of: leaving one out of a set in which all act says less of it. What an
-adapter has learned still depends on the random weights that it began with. So its gain is drawn halfway to what layers
-of its block and of its kind bring.
+adapter has learned still depends on the random weights that it began with. So what it brings alone is drawn halfway to
+what layers of its block and of its kind bring; a plan is filled by what was measured.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ FEWEST_STEPS: Final = 30
 TRAINING_SHARE: Final = 0.35
 """Share of the budget that the set may train; the model without it takes about half of that."""
 
-STEPS_PAID: Final = 4
-"""What all of it may cost, in multiples of the steps of the set: a fine-tuning, if that has four times as many."""
+STEPS_PAID: Final = 3
+"""What all of it may cost, in multiples of the steps of the set: a fine-tuning, if that has three times as many."""
 
 FEWEST_LOOKS: Final = 2
 """Looks at all places, even where they cost more."""
@@ -135,7 +135,7 @@ def place_adapters(
         where: The places, as ``adapters`` takes them.
         rank: Of LoRA at each place.
         parameters: How many trainable parameters the plan may have; None: as many as pay.
-        steps: Training steps; fewer if the budget is short. With a quarter of those of a fine-tuning, the plan costs as
+        steps: Training steps; fewer if the budget is short. With a third of those of a fine-tuning, the plan costs as
             many operations as that, or less.
         optimizer: As for ``probe``. Default: AdamW at a rate of 1e-3.
         options: As ``PlacementOptions`` describes them.
@@ -349,13 +349,15 @@ class Placement:
             if not first:
                 reliance = float((seen - full).mean())
                 scale = min(1.0, max(0.0, float((host - full).mean())) / reliance) if reliance > 0.0 else 0.0
-            figures = {slot: _mean_and_error(scale * gain) for slot, gain in pooled(gains).items()}
+            figures = {slot: _mean_and_error(scale * gain) for slot, gain in gains.items()}
             if not first:
                 ranks = {slot: getattr(seed.block, "rank", None) for slot, seed in self.seeds.items()}
                 first = {
-                    slot: AdapterPlace(slot, ranks[slot], sizes[slot], *figure) for slot, figure in figures.items()
+                    slot: AdapterPlace(slot, ranks[slot], sizes[slot], *_mean_and_error(scale * gain))
+                    for slot, gain in pooled(gains).items()
                 }
-                worth = better_order(list(first.values()), self.request.limit, partial(gated.losses, model))
+                seen_alone = [replace(place, alone=figures[slot][0]) for slot, place in first.items()]
+                worth = better_order(seen_alone, self.request.limit, partial(gated.losses, model))
             used = sum(sizes[slot] for slot in planned)
             others = [place for slot, place in first.items() if slot not in planned]
             paying = self._paying(others, figures, used, float(host.mean()))

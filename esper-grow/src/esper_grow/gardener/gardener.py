@@ -181,7 +181,7 @@ class Gardener:
             self._arm = policy_of(policy, space, plugins, steps)
             keep_growth_with_adapters(model)
             self._closing = undo.enter_context(ExitStack())
-            self._autocast = HostAutocast(model)
+            self._autocast, self._feed = HostAutocast(model), BatchFeed()
             self._closing.callback(self._autocast.close)
             group = add_seed_group(self._optimizers[0], options.get("seed_lr"), options.get("seed_decay"), undo)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm, group)
@@ -190,8 +190,7 @@ class Gardener:
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe, outputs=data.losses_of)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._environment], 1, network.lost.faults)
-            self._feed, self._closed = BatchFeed(), False
-            self._form = ModelForm(model, self._optimizers, varieties)
+            self._form, self._closed = ModelForm(model, self._optimizers, varieties), False
             self._stale = StaleCopies(model, self._form)
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)

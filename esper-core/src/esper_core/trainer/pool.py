@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from itertools import product
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -358,7 +357,8 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         self.groups = Groups(recipe)
         self._deterministic = recipe.network.draws is Draws.NEVER
         if recipe.compute.compile:
-            import_module("torch._dynamo")  # it raises Python's recursion limit, which the host would be blamed for
+            # Loads the compiler, which raises Python's recursion limit: the host would be blamed for it.
+            torch.compile(torch.nn.Identity())
         scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 

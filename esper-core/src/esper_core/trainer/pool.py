@@ -8,6 +8,7 @@ the same for any number of lanes.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -358,7 +359,8 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         self._deterministic = recipe.network.draws is Draws.NEVER
         if recipe.compute.compile:
             # Loads the compiler, which raises Python's recursion limit: the host would be blamed for it.
-            torch.compile(torch.nn.Identity())
+            with warnings.catch_warnings(action="ignore"):
+                torch.compile(torch.nn.Identity())
         scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 

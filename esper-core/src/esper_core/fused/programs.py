@@ -12,7 +12,7 @@ Equal classes and shapes do not mean equal functions, so ``why_different`` compa
 from __future__ import annotations
 
 import logging
-import sys
+import math
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("esper")
 
 EAGER: Final = 2
-"""Passes before one is captured: the first is recorded, and the second chooses kernels."""
+"""Passes before one is captured on a GPU: the first is recorded, and the second chooses kernels."""
 
 TOLERANCE: Final = 1e-3
 """Largest difference, as a share of the largest number. Another order of sums gives about 1e-6; another function, 1."""
@@ -183,8 +183,9 @@ class Program:
     def lend_training(self, networks: Sequence[HostTensors], half_life: float) -> Training:
         """Return training passes of these networks: those that were given back last, if they have the same form."""
         training, self._idle = self._idle, None
-        if training is None or not training.take(networks):
-            training = Training(self, networks, half_life)
+        if training is None or not training.fits(networks):
+            return Training(self, networks, half_life)
+        training.take(networks)
         return training
 
     def give_back(self, training: Training) -> None:
@@ -259,21 +260,21 @@ class Training:
         ]
         self.hosts = self.blocks[0]
         self._updates = [Updates(block, half_life) for block in self.blocks]
-        self._is_folded, self._passes = False, 0
+        self._is_folded = False
+        self._passes_left: float = EAGER if self.hosts.values.device.type in GRAPHS else math.inf
         self._captured: CapturedPass | None = None
         self.take(networks)
 
-    def take(self, networks: Sequence[HostTensors]) -> bool:
-        """Go on with these networks, if they have the form of those before."""
-        runs = runs_of(networks)
-        if [(run.end, run.guest and run.guest.kind) for run in runs] != [
-            (run.end, run.guest and run.guest.kind) for run in self._runs
-        ]:
-            return False
-        self._runs = runs
+    def fits(self, networks: Sequence[HostTensors]) -> bool:
+        """Return whether these networks have the form of those before."""
+        kinds = [[(run.end, run.guest and run.guest.kind) for run in runs] for runs in (self._runs, runs_of(networks))]
+        return kinds[0] == kinds[1]
+
+    def take(self, networks: Sequence[HostTensors]) -> None:
+        """Go on with networks of this form."""
+        self._runs = runs_of(networks)
         for block, (place, part) in zip(self.blocks, self._parts, strict=True):
             block.read([network.with_guest()[part] for network in networks[place]])
-        return True
 
     def read(self, states: Sequence[Sequence[TrainingState]]) -> None:
         """Take in how each network is trained, and how its guest is."""
@@ -298,16 +299,17 @@ class Training:
         Raises:
             NotFusedError: As for ``Program.outputs``, or the loss has no gradient.
         """
-        self._passes += 1
-        if self._captured is None and self._passes > EAGER and inputs_EN.device.type in GRAPHS:
+        batch = [inputs_EN, targets_EN]
+        if self._captured is None and self._passes_left == 0:
             try:
-                self._captured = CapturedPass(partial(self._compute, losses), [inputs_EN, targets_EN])
+                self._captured = CapturedPass(partial(self._compute, losses), batch)
             except RuntimeError as error:
                 log.info("a pass is launched call by call, since it cannot be captured: %s", describe_error(error))
-                self._passes = -sys.maxsize
+                self._passes_left = math.inf
         if self._captured is not None:
-            return self._captured([inputs_EN, targets_EN])
-        return self._compute(losses, inputs_EN, targets_EN)
+            return self._captured(batch)
+        self._passes_left -= 1
+        return self._compute(losses, *batch)
 
     def _compute(self, losses: Losses, inputs_EN: Tensor, targets_EN: Tensor) -> Tensor:
         hosts, *guests = (

@@ -118,41 +118,6 @@ def spread(numbers: list[float], digits: int) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
-NUMBER = re.compile(r"-?\d+\.\d+|nan")
-DIFFERENCES = {
-    ("conv_light behind stem", "15", "5"): ("`conv_light` behind `stem`", "15", "5"),
-    ("mlp behind hidden", "0", "1"): ("`mlp` behind `hidden`", "0", "1"),
-    ("mlp behind hidden", "0", "20"): ("", "", "20"),
-}
-"""The trials that the page on gates shows: seed, germination and step, and the first cells of their row."""
-
-DIGITS = (3, 3, 2, 1, 1, 2)
-
-
-def trials(printed: str) -> dict[tuple[str, str, str], list[float]]:
-    """Return the figures of trials that ``benchmarks.science.gates`` prints, by seed, germination and step."""
-    lines = re.findall(r"^  (.+?) +germinated at +(\d+)  step +(\d+)  (.*)$", printed, re.MULTILINE)
-    return {tuple(trial): [float(number) for number in NUMBER.findall(figures)] for *trial, figures in lines}
-
-
-def gate_differences() -> str:
-    """Return the differences of some trials."""
-    figures = trials(GATES.read_text(encoding="utf-8"))
-    rows = [
-        (
-            *cells,
-            *(
-                f"{number:.{d}f}".replace("-", "−").replace("nan", "")
-                for number, d in zip(figures[trial], DIGITS, strict=True)
-            ),
-        )
-        for trial, cells in DIFFERENCES.items()
-    ]
-    return table(
-        ("seed", "germinated at", "step", "gain", "standard error", "deviation", "skewness", "worst", "ρ"), rows
-    )
-
-
 def gate_cells() -> str:
     """Return how often a worthless seed passes the gate before keeping: the worst of the cells of each correlation."""
     lines = GATES.read_text(encoding="utf-8").split("worthless seeds that pass", 1)[1].splitlines()
@@ -221,7 +186,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "default-run": default_run,
     "factors": factors,
     "gallery": gallery,
-    "gate-differences": gate_differences,
     "gate-cells": gate_cells,
     "gate-power": gate_power,
     "measurements": measurements,

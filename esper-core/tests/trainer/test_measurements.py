@@ -107,6 +107,9 @@ def test_age_counts_from_germination_and_dependence_is_measured_while_a_seed_act
     is_measured = [None if seed is None else seed.dependence is not None for seed in seeds]
     assert is_measured == [None, False, False, True, True, True, None, None]
     assert [seed and seed.age for seed in seeds] == [None, 1, 2, 3, 4, 5, None, None]
+    first, *later = [seed.gain.repeats for seed in seeds if seed is not None]
+    assert first == 1.0
+    assert all(0.0 < repeats < 1.0 for repeats in later), "each gain is compared with that of the step before"
     assert all(seed is None or seed.dependence is None for seed in unmeasured_seeds)
     one_state, other_state = (list(pool.environments[0].model.parameters()) for pool in (measuring_pool, plain_pool))
     assert same(one_state, other_state)

@@ -59,7 +59,7 @@ AGAINST: Final = {
 
 
 def main() -> int:
-    """Measure, and print tables; return 1 if the device computes other numbers than the CPU."""
+    """Measure, and print tables; return 1 if the device computes other numbers than the CPU, or a side failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cpu shows that it runs (default: cuda)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
@@ -77,15 +77,15 @@ def main() -> int:
         minutes: float = parsed.minutes
         return began + 60 * minutes * part / parts
 
-    is_equal = have_equal_numbers(device)
+    passed = [have_equal_numbers(device)]
     for part, (host, channels, size) in enumerate((("narrow", 8, 128), ("wide", 64, 512)), 1):
         work = conv(1, 1, 8) if quick else conv(15, 4, size, channels=channels)
-        measure(host, work, device, until(part), turns=1 if quick else TURNS)
-    measure_small(device, until(3), quick=quick)
+        passed.append(measure(host, work, device, until(part), turns=1 if quick else TURNS))
+    passed.append(measure_small(device, until(3), quick=quick))
     from benchmarks.yardsticks import airbench  # which imports this module
 
-    airbench(device, until(4), quick=quick)
-    return 0 if is_equal else 1
+    passed.append(airbench(device, until(4), quick=quick))
+    return 0 if all(passed) else 1
 
 
 def have_equal_numbers(device: torch.device) -> bool:
@@ -109,8 +109,8 @@ def have_equal_numbers(device: torch.device) -> bool:
     return is_equal
 
 
-def measure(host: str, work: Workload, device: torch.device, until: float, turns: int) -> None:
-    """Print how long each side takes for a step, and against which other one."""
+def measure(host: str, work: Workload, device: torch.device, until: float, turns: int) -> bool:
+    """Print how long each side takes for a step, and against which other one; return whether all were measured."""
     loop = partial(PlainLoop, work, channels_last=True, device=device)
     recipe = partial(work.recipe, channels_last=True, device=device)
     slow = partial(torch.optim.Adam, lr=RATE, fused=True)
@@ -155,10 +155,14 @@ def measure(host: str, work: Workload, device: torch.device, until: float, turns
         against = took.get(next((other for word, other in AGAINST.items() if word in name), "plain loop"))
         multiple = f"{seconds / against:7.2f} ×" if against else ""
         print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {multiple}", flush=True)
+    return len(took) == len(sides)
 
 
-def measure_small(device: torch.device, until: float, *, quick: bool) -> None:
-    """Print how long many small networks take on the device and on the CPU, one after another and as one program."""
+def measure_small(device: torch.device, until: float, *, quick: bool) -> bool:
+    """Print how long many small networks take on the device and on the CPU, one after another and as one program.
+
+    Return whether all were measured.
+    """
     work, count = (one_d(1, 500), 2) if quick else (one_d(), SMALL_NETWORKS)
     with ExitStack() as pools:
 
@@ -173,8 +177,10 @@ def measure_small(device: torch.device, until: float, *, quick: bool) -> None:
             "on the device, 4 streams": lambda: of_pool(work.recipe(device=device), 4),
             "on the device, as one program": lambda: of_pool(work.recipe(device=device, compute=TOGETHER)),
         }
-        for name, seconds in times_of(sides, device, until, 1 if quick else 3, warm_up=1).items():
-            print(f"{count} small {name:34}{1e3 * seconds / count:9.2f} ms for each", flush=True)
+        took = times_of(sides, device, until, 1 if quick else 3, warm_up=1)
+    for name, seconds in took.items():
+        print(f"{count} small {name:34}{1e3 * seconds / count:9.2f} ms for each", flush=True)
+    return len(took) == len(sides)
 
 
 def times_of(

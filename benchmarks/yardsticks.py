@@ -170,13 +170,14 @@ def by_hand(networks: int, *, quick: bool) -> None:
         compare(f"{networks} on MNIST-1D", sides, torch.device("cpu"), turns=1 if quick else TURNS)
 
 
-def airbench(device: torch.device, until: float = math.inf, *, quick: bool) -> None:
-    """Compare networks of airbench with its own loop, which trains one."""
+def airbench(device: torch.device, until: float = math.inf, *, quick: bool) -> bool:
+    """Compare networks of airbench with its own loop, which trains one; return whether all sides were measured."""
     images = conv(1, 1, 8) if quick else conv(15, 4, 1024)
     work = replace(images, build_host=partial(Airbench, (8, 16, 16)) if quick else Airbench)
     on_gpu = device.type == "cuda"
     yardstick = PlainLoop(work, channels_last=True, device=device, bfloat16=on_gpu)
     compute = ComputeConfig(precision="bfloat16" if on_gpu else "float32", fused=False)
+    passed = True
     for networks in (1, 2) if quick else (1, 4, 16):
         with ExitStack() as pools:
 
@@ -191,7 +192,9 @@ def airbench(device: torch.device, until: float = math.inf, *, quick: bool) -> N
                 "its own loop, for each network": lambda: partial(train_and_evaluate, yardstick)
             }
             sides |= {f"Esper, {seeds} living seeds": partial(of_pool, seeds) for seeds in (0, 1)}
-            compare(f"airbench × {networks}", sides, device, until, turns=1 if quick else TURNS, share=networks)
+            turns = 1 if quick else TURNS
+            passed &= compare(f"airbench × {networks}", sides, device, until, turns=turns, share=networks)
+    return passed
 
 
 def compare(
@@ -202,14 +205,18 @@ def compare(
     *,
     turns: int,
     share: int = 1,
-) -> None:
-    """Print the times of the sides for a network, as multiples of that of the first, which trains 1/share of all."""
+) -> bool:
+    """Print the times of the sides for a network, as multiples of that of the first, which trains 1/share of all.
+
+    Return whether all were measured.
+    """
     took = times_of(sides, device, until, turns, WARM_UP)
     first = next(iter(sides))
     for name, seconds in took.items():
         for_each = seconds if name == first else seconds / share
         multiple = f"{for_each / took[first]:10.2f}" if first in took else ""
         print(f"{title:20}{name:36}{1e3 * for_each:10.1f}{multiple}", flush=True)
+    return len(took) == len(sides)
 
 
 if __name__ == "__main__":

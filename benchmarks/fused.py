@@ -29,7 +29,6 @@ from esper_blueprints.plugin import BLUEPRINTS
 from esper_core.growth import Variety
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split
 from esper_core.settings import ComputeConfig, GrowthConfig
-from esper_core.trainer.groups import Groups
 from esper_core.trainer.pool import Pool
 from esper_run.app.runtime import one_thread, tune_allocator
 from esper_tasks.hosts import Mlp, TokenMlp, cnn1d, wide_cnn1d
@@ -147,7 +146,8 @@ def measure(name: str, work: Workload, networks: int, pairs: int, device: torch.
         seconds = [[step(pool, number, device) for pool in ways] for number in range(1 + pairs)][1:]
         plain, fused = (1e3 * median(times) / networks for times in zip(*seconds, strict=True))
         ratio = median(plain / fused for plain, fused in seconds)
-        way = Groups(ways[1].environments[0].recipe).describe(ways[1].environments)
+        alone = {ways[1].why_alone(environment) for environment in ways[1].environments}
+        way = "; ".join(filter(None, alone)) or "as one program"
         print(f"{name:25}{networks:9}{plain:10.1f}{fused:10.1f}{ratio:15.2f}  {way}", flush=True)
 
 

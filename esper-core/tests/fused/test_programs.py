@@ -1,5 +1,6 @@
 """Programs: what several networks compute at once is what each computes alone, whatever their number."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from esper_core.fused import HostTensors, Program, Stacks, Training, why_different
 from esper_core.leyline import DataShape
@@ -152,3 +154,30 @@ def test_a_group_computes_what_its_networks_compute_one_after_another(name: str)
         expected = [loss.detach(), *gradients, *after]
         for tensor, other in zip(row, expected, strict=False):
             torch.testing.assert_close(tensor, other.to(tensor.dtype), rtol=1e-5, atol=1e-6)
+
+
+class LivingResults(TorchFunctionMode):
+    """Counts the results of torch's calls that are alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: list[weakref.ref[Tensor]] = []
+        self.most = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self._results.append(weakref.ref(result))
+            self.most = max(self.most, sum(living() is not None for living in self._results))
+        return result
+
+
+@torch.inference_mode()
+def test_an_evaluation_keeps_no_result_for_longer_than_later_layers_need_it() -> None:
+    network = nn.Sequential(*(nn.Linear(4, 4) for _ in range(30)))
+    program, stacks, inputs = Program(network), Stacks.of([HostTensors.of(network)]), torch.randn(1, 8, 4)
+    recorded = program.outputs(stacks, inputs)
+    with LivingResults() as results:
+        repeated = program.outputs(stacks, inputs)
+    assert torch.equal(*recorded, *repeated)
+    assert results.most < 10

@@ -54,12 +54,14 @@ def grow_first(environment: Environment, step: int) -> Action:
     return LIFE.get(step, WAIT) if environment.index % 2 == 0 else WAIT
 
 
-def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Signals]], list[Environment], list[str]]:
-    """Return the signals of two environments and their twins, these environments, and how they were grouped."""
+def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Signals]], list[Environment], list[Any]]:
+    """Return the signals of two environments and their twins, these environments, and in each step how many units
+    there are and why networks are alone."""
     pool, notes = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes), []
 
     def look(signals: list[Signals]) -> list[Signals]:
-        notes.append(pool.groups.describe(pool.environments))
+        units = pool.groups.units(pool.environments, 1)
+        notes.append((len(units), {pool.why_alone(environment) for environment in pool.environments}))
         return signals[:4]
 
     return play(pool, 6, grow_first, look), pool.environments[:4], notes
@@ -69,8 +71,8 @@ def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Si
 def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubation: str) -> None:
     recipe = fused(growth={"incubation": incubation, "average": 3})
     signals, environments, notes = run(recipe, 2)
-    assert notes[0] == "4 networks in 1 group"
-    assert notes[-1] == "4 networks in 2 groups", "one grew"
+    assert notes[0] == (1, {""})
+    assert notes[-1] == (2, {""}), "one grew"
     for count, lanes in ((7, 1), (2, 2), (5, 3)):
         others, members, _ = run(recipe, count, lanes)
         assert spelled(others) == spelled(signals)
@@ -141,7 +143,7 @@ def sorted_by_batch() -> nn.Module:
 )
 def test_networks_that_cannot_be_one_program_are_trained_as_they_always_were(recipe: Recipe, reason: str) -> None:
     signals, _, notes = run(recipe, 1)
-    assert notes[0] == f"2 one after another: {reason}"
+    assert notes[0] == (2, {reason})
     compute = recipe.compute.model_copy(update={"fused": False})
     assert spelled(run(change_recipe(recipe, compute=compute), 1)[0]) == spelled(signals)
 
@@ -282,12 +284,17 @@ def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.M
         torch.testing.assert_close(failed[1][name], tensor)
 
 
-def test_lanes_get_as_many_branches_as_each_other() -> None:
+def test_lanes_get_as_many_branches_as_each_other_and_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(nursery(), ["grown", "twin"], 2, twin="twin")
     pool.reset(0, 3)
     pool.apply([PLANT_FIRST, WAIT] * 2, 0)
-    arms = [[environment.arm for environment in unit] for unit in pool.groups.units(pool.environments, 2)]
-    assert arms == [["grown", "twin"]] * 2
+
+    def arms() -> list[list[str]]:
+        return [[environment.arm for environment in unit] for unit in pool.groups.units(pool.environments, 2)]
+
+    assert arms() == [["grown", "twin"]] * 2
+    monkeypatch.setattr("esper_core.trainer.groups.MOST_NETWORKS", 2)
+    assert arms() == [["grown"], ["grown"], ["twin"], ["twin"]], "a pass of a branch has its host, too"
 
 
 def test_a_host_that_lost_its_seed_still_equals_its_twin() -> None:

@@ -29,8 +29,10 @@ class Call:
 
     Attributes:
         fills: Where its arguments have tensors that differ from pass to pass, each with the register of that tensor.
-        places: The registers of what it returns; None: it returns no tensor.
+        is_one: Whether it returns a tensor, rather than several.
+        made: The registers of what it returns; none if that is no tensor.
         stays: Whether it changes one of its arguments.
+        last: The registers that no later call reads.
     """
 
     func: Callable[..., Any]
@@ -38,8 +40,10 @@ class Call:
     named: dict[str, Any]
     result: Any
     fills: list[tuple[Any, Any, int]] = field(default_factory=list)
-    places: range | int | None = None
+    is_one: bool = True
+    made: range = range(0)
     stays: bool = False
+    last: tuple[int, ...] = ()
 
     def connect(self, registers: dict[int, int], size: int) -> int:
         """Find the registers of its tensors, by their identities, and return how many registers there are now."""
@@ -49,15 +53,13 @@ class Call:
         if not any(isinstance(tensor, Tensor) for tensor in made):
             return size
         self.stays = any(result is argument for argument in self.args)
-        self.places = size if isinstance(result, Tensor) else range(size, size + len(made))
+        self.is_one, self.made = isinstance(result, Tensor), range(size, size + len(made))
         registers.update({id(tensor): size + number for number, tensor in enumerate(made)})
         return size + len(made)
 
     def is_live(self, live: set[int]) -> bool:
         """Return whether a later call needs it."""
-        if self.places is None:
-            return False
-        return self.stays or not live.isdisjoint([self.places] if isinstance(self.places, int) else self.places)
+        return bool(self.made) and (self.stays or not live.isdisjoint(self.made))
 
     def release(self) -> None:
         """Drop the tensors of a pass."""
@@ -104,7 +106,9 @@ class Tape(TorchFunctionMode):
         live, needed = set(self._results), []
         for call in reversed(self._calls):
             if call.is_live(live):
-                live.update(number for _, _, number in call.fills)
+                touched = {*call.made, *(number for _, _, number in call.fills)}
+                call.last = tuple(touched - live)
+                live |= touched
                 needed.append(call)
             call.release()
         self._calls, self._registers = needed[::-1], [None] * size
@@ -131,10 +135,10 @@ class Tape(TorchFunctionMode):
                 return shaping
             (call,) = using
             view = call.func(tensor, *call.args[1:], **call.named)
-            if view.data_ptr() != tensor.data_ptr() or not isinstance(call.places, int):
+            if view.data_ptr() != tensor.data_ptr():
                 return shaping
             self._calls.remove(call)
-            self._sources[source], tensor = call.places, view
+            (self._sources[source],), tensor = call.made, view
             shaping.append(call)
 
     def replay(self, sources: Sequence[Tensor]) -> list[Tensor]:
@@ -146,12 +150,12 @@ class Tape(TorchFunctionMode):
             for container, place, number in call.fills:
                 container[place] = registers[number]
             result = call.func(*call.args, **call.named)
-            if isinstance(call.places, int):
-                registers[call.places] = result
-            elif call.places is not None:
-                registers[call.places.start : call.places.stop] = result
-        for call in self._calls:
             call.release()
+            registers[call.made.start : call.made.stop] = [result] if call.is_one else result
+            # Else a pass would need the memory of all its steps at once, in evaluation, too.
+            del result
+            for number in call.last:
+                registers[number] = None
         return [registers[number] for number in self._results]
 
 

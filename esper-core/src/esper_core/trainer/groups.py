@@ -10,8 +10,8 @@ neither on how many environments there are nor on where they are computed.
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,6 @@ import torch
 
 from esper_core.fused import Guest, HostTensors, NotFusedError, Program, Stacks, refuse, signature_of, why_different
 from esper_core.growth import Branch, Draws
-from esper_core.leyline.errors import plural
 from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks, sent
@@ -56,6 +55,10 @@ MOST_PARAMETERS: Final = 50_000
 """Of a network in a group. A larger one keeps a core busy by itself, and is copied for longer than fusion saves."""
 
 
+MOST_NETWORKS: Final = 32
+"""In a pass on a CPU: with more, a pass needs more memory and is no faster."""
+
+
 class LanePrograms(threading.local):
     """The programs of one lane, by signature: a program holds the tensors of its pass, so lanes cannot share one."""
 
@@ -85,23 +88,16 @@ class Groups:
     def units(self, environments: Sequence[Environment], lanes: int) -> list[list[Environment]]:
         """Return what is computed as one: each group, in parts for so many lanes, and each other environment alone.
 
-        Every lane gets about as many branches as the others, and the longest parts come first.
+        Every lane gets about as many branches as the others, and the longest parts come first. On a CPU a lane takes
+        several parts in turn where one would have more than MOST_NETWORKS.
         """
         groups: dict[Hashable, list[Environment]] = {}
         for environment in sorted(environments, key=networks_of, reverse=True):
             signature, _ = self._signature(environment)
             groups.setdefault(environment if self.singly or signature is None else signature, []).append(environment)
-        parts = [group[part::lanes] for group in groups.values() for part in range(min(lanes, len(group)))]
+        counted = [(group, parts_of(group, lanes)) for group in groups.values()]
+        parts = [group[part::count] for group, count in counted for part in range(count)]
         return sorted(parts, key=lambda part: sum(map(networks_of, part)), reverse=True)
-
-    def describe(self, environments: Sequence[Environment]) -> str:
-        """Say how many networks are computed together, and why others are not."""
-        looked_up = [self._signature(environment) for environment in environments]
-        together = [signature for signature, _ in looked_up if signature is not None]
-        alone = Counter(why for signature, why in looked_up if signature is None)
-        parts = [f"{plural(len(together), 'network')} in {plural(len(set(together)), 'group')}"] if together else []
-        parts += [f"{count} one after another: {why}" for why, count in alone.items()]
-        return "; ".join(parts)
 
     def why_alone(self, environment: Environment) -> str:
         """Return why a network is in no group; "" if it is in one."""
@@ -245,6 +241,13 @@ class Groups:
 def networks_of(environment: Environment) -> int:
     """Return how many networks are trained in an environment: the host, and each incubation of it."""
     return 1 + len(environment.garden.incubating)
+
+
+def parts_of(group: Sequence[Environment], lanes: int) -> int:
+    """Return into how many parts a group goes for so many lanes."""
+    networks = MOST_NETWORKS * lanes if group[0].recipe.device.type == "cpu" else math.inf
+    turns = max(1, math.ceil(sum(map(networks_of, group)) / networks))
+    return min(lanes * turns, len(group))
 
 
 def run_isolated(compute: Callable[[Sequence[Member]], Sequence[T]], members: Sequence[Member]) -> list[T | None]:

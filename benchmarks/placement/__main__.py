@@ -52,6 +52,7 @@ def jobs_of_encoder() -> Iterator[Job]:
         yield seed, "head", 0
         yield seed, "all", 70_000
         yield from ((seed, "esper", budget) for budget in (15_000, 6_000))
+        yield seed, "esper-longer", 15_000
         yield from ((seed, arm, 6_000) for arm in SMALL if arm != "esper")
     for seed in ALONE_SEEDS:
         yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)

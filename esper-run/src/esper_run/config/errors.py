@@ -31,8 +31,15 @@ MAX_PROBLEMS: Final = 100
 _KEY = "[key]"
 """pydantic's last step of a path whose key is wrong, and not its value."""
 
-_IN_YAML = {"tuple": "list", "Tuple": "List", "dictionary": "mapping", "Dictionary": "Mapping"}
-"""Types of Python in pydantic's messages, and what they are in a file."""
+_IN_YAML = {
+    "tuple": "list",
+    "Tuple": "List",
+    "dictionary": "mapping",
+    "Dictionary": "Mapping",
+    "True": "true",
+    "False": "false",
+}
+"""Types and values of Python in pydantic's messages, and what they are in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +230,7 @@ def _hint(details: ErrorDetails, entry: Entry | None, model: type[BaseModel]) ->
     if value is None:
         return "Give it a value, or delete the key if it has a default."
     if entry.choices and isinstance(value, str):
-        return suggestion(value, [str(choice) for choice in entry.choices])
+        return suggestion(value, [_IN_YAML.get(str(choice), str(choice)) for choice in entry.choices])
     if entry.kind is bool:
         return "Write true or false, without quotes."
     if entry.is_list and isinstance(value, str):

@@ -39,10 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests marked ``gpu`` where there is no CUDA device. torch is asked only when there is such a test."""
+    """Mark tests for installations as slow, and skip tests marked ``gpu`` where there is no CUDA device."""
+    for item in items:
+        if item.get_closest_marker("install"):
+            item.add_marker(pytest.mark.slow)
     waiting = [item for item in items if item.get_closest_marker("gpu")]
-    if not waiting:
+    if not waiting:  # torch is imported only for such a test
         return
     import torch
 

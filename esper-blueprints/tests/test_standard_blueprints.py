@@ -118,9 +118,7 @@ def cases():
         return check.component, check.name, check.name in COSTLY and (check.component, check.case) not in SAMPLE
 
     for (component, name, slow), checks in groupby(sorted(plugin_checks("blueprints"), key=group), key=group):
-        marks = (
-            [pytest.mark.slow, pytest.mark.install] if slow else []
-        )  # install: this suite must pass for every change
+        marks = pytest.mark.install if slow else []  # this suite must pass for every change
         yield pytest.param(list(checks), marks=marks, id=f"{component}-{name}{'-slow' if slow else ''}")
 
 

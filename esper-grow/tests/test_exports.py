@@ -154,7 +154,6 @@ print(sum(parameter.numel() for parameter in network.parameters()))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_folder_is_loaded_by_a_process_without_esper(grown, tmp_path):
     plain = export(grown, path=tmp_path, example=EXAMPLE).eval()

@@ -38,7 +38,6 @@ def test_run_06_it_reaches_an_optimum_that_is_known_with_4_of_5_seeds(name):
     assert sum(share >= ENOUGH for share in shares) >= 4, shares
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_it_learns_a_contextual_bandit():
     assert reached("contextual", 1, 25, 64) >= ENOUGH

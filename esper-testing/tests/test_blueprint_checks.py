@@ -12,7 +12,7 @@ from esper_core import BlueprintSpec, Site
 from esper_testing import blueprint_checks, run_checks
 from esper_testing.sites import SHAPES
 
-pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; this suite must pass for every change
+pytestmark = pytest.mark.install  # a minute; this suite must pass for every change
 
 SPEC = BlueprintSpec(accepts="vector", params="2*(c*c + c)", starts_as_identity=True)
 NO_IDENTITY = replace(SPEC, starts_as_identity=False)

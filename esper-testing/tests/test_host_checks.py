@@ -13,7 +13,7 @@ from esper_core import HostSpec, SlotPlace
 from esper_core.leyline import ConfigError, Problem
 from esper_testing import check_host, hosts as home
 
-pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; this suite must pass for every change
+pytestmark = pytest.mark.install  # a minute; this suite must pass for every change
 
 SPEC = HostSpec("Good.", {"early": SlotPlace("stem", "vector"), "late": SlotPlace("hidden")})
 

@@ -91,7 +91,6 @@ SEEN = """
 """
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_the_slider_the_keys_and_the_address_lead_to_a_step(make_run, browser):
     page = browser.open(write_report(make_run(environments=2, steps=40)))

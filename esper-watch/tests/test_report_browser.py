@@ -210,7 +210,6 @@ def test_headings_and_legends_are_printed_with_their_charts(page, before):
         assert len({sheets[name] for name in names}) == 1, {name: sheets[name] for name in names}
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_nothing_is_wider_than_a_sheet_of_paper(page):
     """Chromium prints 739 pixels on a sheet of 8.5 inches."""
@@ -224,7 +223,6 @@ def test_nothing_is_wider_than_a_sheet_of_paper(page):
     assert page.evaluate(WIDE) <= 739
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_tap_shows_the_value_of_a_mark(page):
     page.resize(390, 800)
@@ -303,7 +301,6 @@ def test_links_on_a_phone_are_as_large_as_a_thumb_and_the_headline_is_seen_at_on
     assert page.evaluate("scrollTo(0, 0), document.querySelector('.headline').getBoundingClientRect().bottom") < 422
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("steps", [40, 200])
 def test_no_chart_is_cut_off_on_a_phone(steps, make_run, browser):

@@ -146,7 +146,6 @@ def test_a_run_that_goes_on_says_how_long_a_step_takes_beside_its_last_event(mak
 REST = "new Promise((tell) => setTimeout(tell, 150))"
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("move", ["scrollBy(0, 600)", "location.hash = '#step=8'"])
 def test_a_tooltip_goes_when_what_it_is_about_goes(move, make_run, browser):
@@ -160,7 +159,6 @@ def test_a_tooltip_goes_when_what_it_is_about_goes(move, make_run, browser):
     assert page.evaluate(TOOLTIP) == ""
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_tooltip_of_the_keys_stays_with_its_mark_while_the_page_scrolls(make_run, browser):
     page = browser.open(write_report(make_run(environments=2, steps=40)))

@@ -364,7 +364,6 @@ LATER = "Date.now = ((now) => () => now() + 40000)(Date.now)"
 """Forty seconds pass in a page, without waiting for them."""
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_page_says_that_its_server_is_silent_and_goes_on_when_it_speaks_again(make_run, browser, tmp_path):
     """A stopped process keeps its connections open: nothing but the missing answers tells."""

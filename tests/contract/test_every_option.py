@@ -440,7 +440,6 @@ def test_run_12_every_option_has_a_row_here() -> None:
     assert len(rows) == len(set(rows))
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.path)
 def test_run_12_an_option_has_the_effect_that_it_is_there_for(row: Row, world) -> None:

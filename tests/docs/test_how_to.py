@@ -179,7 +179,6 @@ def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool
     return not figures(shown) or any(same(shown, match[0]) for match in re.finditer(words, printed))
 
 
-@pytest.mark.slow
 @pytest.mark.install
 def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp_path):
     page = (ROOT / "docs" / "guides" / "write-a-blueprint.md").read_text(encoding="utf-8")
@@ -198,13 +197,6 @@ OWN_TEST = {
     *("store-runs.md", "use-kuberay.md", "use-ray.md", "use-slurm.md", "where-should-lora-go.md"),
 }
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
-LONG = {
-    key: [pytest.mark.slow, pytest.mark.install]
-    for key in (
-        *("probe-a-model.md", "read-a-report.md", "test-a-plugin.md", "train-a-policy.md"),
-        *("compare-runs.md", "use-a-gpu.md", "use-your-own-model.md", "write-a-policy.md"),
-    )
-}
 answers = script(ROOT / "docs" / "answers.py")
 
 
@@ -311,7 +303,6 @@ def own_data():
     return (ROOT / "docs" / "guides" / "use-your-own-data.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_the_quick_part_of_the_page_on_own_data_works(own_data, reader):
     begins, _, goes_on = own_data.partition("### Run it")
@@ -336,9 +327,8 @@ def test_get_started_shows_the_figures_that_its_runs_print(reader):
     assert list(reader.folder.glob("runs/*/report.html"))
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
-@pytest.mark.parametrize("page", [pytest.param(page, marks=LONG.get(page.name, ()), id=page.stem) for page in FOLLOWED])
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
 def test_a_guide_works_as_it_is_written(page, reader):
     follow(page.read_text(encoding="utf-8"), reader, counted)
 
@@ -346,9 +336,8 @@ def test_a_guide_works_as_it_is_written(page, reader):
 STUDY, QUICK = "steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2, batch_size: 20"
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
-@pytest.mark.parametrize("study", [QUICK, pytest.param(STUDY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("study", [QUICK, STUDY])
 def test_the_guide_on_reports_describes_every_section_in_order(study, reader):
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
     run, _, text = page.partition("## Sections")

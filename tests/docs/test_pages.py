@@ -114,7 +114,6 @@ OBSERVATIONS = ROOT / "docs" / "reference" / "observations.md"
 generate = how_to.script(ROOT / "docs" / "generate.py")
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_the_page_works_as_it_is_written(reader):
     how_to.follow(OBSERVATIONS.read_text(encoding="utf-8"), reader, how_to.counted)
@@ -234,7 +233,6 @@ def shown() -> list[str]:
     return output.splitlines()
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
     (tmp_path / "study.yaml").write_text(SMALL)

@@ -60,7 +60,6 @@ def test_figures_become_the_baseline_of_the_next_run(fake_run, capsys):
     assert f"{SPEED}    2.00 ×    2.00 ×" in printed.out
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_the_main_ways_through_the_code_stay_short():
     # In a process of its own: what other tests import and register would be counted, too.

@@ -87,7 +87,6 @@ def test_a_plain_loop_equals_the_static_control_of_esper_to_the_bit(tmp_path):
     assert (plain["test_accuracy"], plain["parameters"]) == (round(control.test_metric, 5), control.parameters)
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_growth_pays_for_its_previews_and_starts_from_the_trained_host(tmp_path):
     cell, part = CELLS["pointwise"], CELLS["pointwise"].parts[0]

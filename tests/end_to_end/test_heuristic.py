@@ -39,7 +39,6 @@ def grown(run, tmp_path):
     return call
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown):
     """Measured and unknown gains reach the policy, which keeps a useful seed and prunes others."""

@@ -89,7 +89,7 @@ def resume_after_kill(
 @pytest.mark.parametrize(
     ("kills", "changes"),
     [
-        pytest.param(1, {}, marks=[pytest.mark.slow, pytest.mark.install]),  # CI runs it for every change
+        pytest.param(1, {}, marks=pytest.mark.install),  # CI runs it for every change
         pytest.param(40, {"small": False}, marks=pytest.mark.slow),
         pytest.param(40, {"small": False, "incubation": "branch"}, marks=pytest.mark.slow),
         pytest.param(20, {"small": False, "engine": "processes"}, marks=pytest.mark.slow),

@@ -31,7 +31,6 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_policy_learns_from_all_environments_after_each_round(run, file):
     ran = run("environments=4", file=file)

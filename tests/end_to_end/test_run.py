@@ -56,7 +56,6 @@ def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
     assert summary["timing"]["total"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_what_the_policy_concluded_is_in_the_events_the_summary_and_the_report(run, small):
     small.write_text(SMALL[: SMALL.index("policy:")] + NOTHING_PAYS)

@@ -20,7 +20,7 @@ from esper_core.leyline.events import RunFinished, StepFinished
 from esper_core.telemetry import read_events
 from esper_run.runs.records import read_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.install]  # CI runs it for every change
+pytestmark = pytest.mark.install  # CI runs it for every change
 
 SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LATE = ("--set", "policy.settings.plan[2].step=99")
@@ -115,8 +115,6 @@ def handles_sigterm(pid: int) -> bool:
     return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-@pytest.mark.slow
-@pytest.mark.install  # CI runs it for every change
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(processes, arguments, runs):
     pid = processes.start(*arguments, "--set", "episode.batches=1000000", "--quiet")  # one step lasts for hours
@@ -131,8 +129,6 @@ def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(proc
     assert (manifest(runs)["status"], manifest(runs)["process"]["pid"]) == ("running", pid)
 
 
-@pytest.mark.slow
-@pytest.mark.install  # CI runs it for every change
 def test_a_closed_terminal_ends_a_run_with_a_checkpoint_and_its_own_exit_code(new_terminal, processes, arguments, runs):
     """The message at the end cannot be written; the exit code must not depend on it."""
     terminal = new_terminal().start(*arguments, *ENDLESS, "--set", "checkpoints.every=1000", "--quiet")
@@ -143,8 +139,6 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint_and_its_own_exit_code(ne
     assert len(list((run_in(runs) / "checkpoints").iterdir())) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.install  # CI runs it for every change
 def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(processes, arguments, runs, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -154,9 +148,7 @@ def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(processes, argum
     assert json.loads(processes.out)["status"] == manifest(runs)["status"] == "done"
 
 
-@pytest.mark.slow
-@pytest.mark.install  # CI runs it for every change
-@pytest.mark.parametrize("columns", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", [40, 200])
 def test_results_fit_the_width_of_the_terminal(new_terminal, arguments, runs, tmp_path, columns):
     terminal = new_terminal().start(*arguments, "--name", "n", columns=columns, NO_COLOR="1")
     assert terminal.end() == 0

@@ -22,7 +22,7 @@ COMPONENTS = {f"new-{name}": {kind.component} for name, kind in KINDS.items()}
 COMPONENTS["blueprints-extra"] = {"haar", "poly", "shift-mix"}
 """The component names of each plugin."""
 
-pytestmark = [pytest.mark.install, pytest.mark.slow]
+pytestmark = pytest.mark.install
 
 COMBINED = """\
 task: new-task/chirps

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.install, pytest.mark.slow]
+pytestmark = pytest.mark.install
 
 
 def test_every_member_is_in_the_line_and_nothing_else() -> None:

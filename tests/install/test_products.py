@@ -58,7 +58,7 @@ assert torch.equal(grafted(inputs), outputs)
 ungraft(grafted)
 """
 
-pytestmark = [pytest.mark.install, pytest.mark.slow]
+pytestmark = pytest.mark.install
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from esper_core.plugins import load_plugins
 print(json.dumps([(plugin.id, plugin.status) for plugin in load_plugins().records]))
 """
 
-pytestmark = [pytest.mark.install, pytest.mark.slow]
+pytestmark = pytest.mark.install
 
 
 def entry_points(wheel: Path) -> dict[str, dict[str, str]]:

@@ -60,7 +60,6 @@ def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
     return Net(lambda net, inputs: net.blocks(inputs), blocks=parts).eval()
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("first", ["twin", slow("grafted")])
 def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(first):
@@ -107,7 +106,6 @@ def test_like_blocks_share_compiled_code():
         assert backend.compiled - before <= 3
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_alpha_may_change_between_batches():
     backend = Counting()

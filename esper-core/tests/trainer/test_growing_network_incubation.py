@@ -107,7 +107,6 @@ def test_run_04_the_loss_of_an_incubating_seed_falls():
     assert max(curve[1:]) < 1.05 * curve[0]
 
 
-@pytest.mark.slow
 @pytest.mark.install  # this suite must pass for every change
 @pytest.mark.parametrize("way", ["branch", "shadow"])
 def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way):

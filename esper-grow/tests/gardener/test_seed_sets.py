@@ -77,7 +77,6 @@ class World:
         return [value for number in sorted(state) for value in state[number].values()]
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_set_trains_apart_loses_what_is_not_missed_and_is_kept_at_once():
     world, plain = World(), build()
@@ -214,7 +213,7 @@ def test_a_set_that_cannot_be_is_refused_and_leaves_no_slots_behind(options, mes
     assert type(model) is nn.Sequential
 
 
-LATER = [pytest.mark.slow, pytest.mark.install]
+LATER = pytest.mark.install
 
 
 @pytest.mark.parametrize("epochs", [0, *(pytest.param(epochs, marks=LATER) for epochs in (2, 4))])

@@ -145,7 +145,6 @@ def opaque_mean(model: nn.Module, batch: Batch) -> Tensor:
     return losses.sum() / len(losses)
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_the_loss_of_a_batch_counts_as_one_example(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the examples of which it is the mean are found."""
@@ -165,7 +164,6 @@ def test_the_loss_of_a_batch_counts_as_one_example(lab: Lab, monkeypatch: pytest
     assert batches.rows[0].at_least < examples.rows[0].at_least
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_a_probe_repeats_itself(lab: Lab) -> None:
     first, again, other = (

@@ -7,7 +7,7 @@ import pytest
 from esper_core.leyline.events import SeedLost
 from esper_run.app.lost_seeds import SeedLosses
 
-pytestmark = [pytest.mark.slow, pytest.mark.install]  # CI runs it for every change
+pytestmark = pytest.mark.install  # CI runs it for every change
 
 PLUGIN = """
 from torch import nn

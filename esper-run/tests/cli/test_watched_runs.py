@@ -22,7 +22,6 @@ def is_listening(port: int) -> bool:
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.install
 @pytest.mark.members
 def test_a_run_is_watched_from_its_beginning_until_it_is_interrupted(file, tmp_path):

@@ -57,7 +57,6 @@ pickle.dump((run.describe(plugins), facts, splits, type(recipe.build_host()).__n
 """
 
 
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 @pytest.mark.members
 def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path, monkeypatch):

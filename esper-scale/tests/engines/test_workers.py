@@ -165,7 +165,6 @@ def test_run_08_worker_processes_report_bitwise_the_same_as_threads(pools, draws
 
 
 @forks
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(pools):
     """One rollback is of a twin, and some withdraw a blueprint."""
@@ -181,7 +180,6 @@ def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(pools):
 
 
 @forks
-@pytest.mark.slow
 @pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize(("before", "after"), [pytest.param(0, 2, marks=slow), pytest.param(2, 0, marks=slow), (2, 3)])
 def test_a_state_can_be_restored_with_another_number_of_processes(pools, before, after):

@@ -11,7 +11,7 @@ from esper_core import EsperError
 from esper_core.leyline import SlotPlace
 from esper_grow import Gardener, adapters, disable_adapters
 from tests.support.core_worlds import per_example
-from tests.support.loops import planned
+from tests.support.loops import planned, train_batch
 
 Q = ["blocks.0.self_attn.q_proj", "blocks.1.self_attn.q_proj"]
 UP = ["blocks.0.mlp.up", "blocks.1.mlp.up"]
@@ -97,10 +97,7 @@ def test_adapters_grow_in_a_loop_in_float32_and_can_be_disabled(dtype):
         model, partial(torch.optim.AdamW, lr=1e-2), loss=per_example, validation=data[:1], seed_lr=1e-2, **plan
     ) as gardener:
         for batch in data:
-            if (loss := per_example(model, batch).mean()).requires_grad:
-                loss.backward()
-            gardener.optimizer.step()
-            gardener.step(batch)
+            train_batch(gardener, per_example, batch)
             gardener.tend()
     (group,) = (group for group in gardener.optimizer.param_groups if group["lr"] == 1e-2 and group["params"][1:])
     assert {parameter.dtype for parameter in group["params"]} == {torch.float32}

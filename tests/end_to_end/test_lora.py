@@ -10,6 +10,7 @@ from torch import nn
 
 from esper_grow import Gardener, export
 from tests.end_to_end.conftest import Plan
+from tests.support.loops import train_batch
 
 EXAMPLE = Path(__file__).parents[2] / "examples/lora.py"
 
@@ -53,12 +54,7 @@ def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> N
     losses = []
     for _ in range(9):
         for _ in range(10):
-            batch = rows(32)
-            gardener.optimizer.zero_grad()
-            if (mean := loss(model, batch).mean()).requires_grad:
-                mean.backward()
-            gardener.optimizer.step()
-            gardener.step(batch)
+            train_batch(gardener, loss, rows(32))
         losses.append(gardener.tend().signals.validation_loss)
     gardener.close()
     assert losses[-1] < losses[0] / 2

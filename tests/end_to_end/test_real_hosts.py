@@ -19,6 +19,7 @@ from esper_core.leyline import SlotPlace
 from esper_grow import Gardener, export
 from tests.docs.test_answers import script
 from tests.end_to_end.conftest import Plan
+from tests.support.loops import train_batch
 
 pytestmark = pytest.mark.slow
 
@@ -142,15 +143,10 @@ def loop(host: Host) -> tuple[nn.Module, torch.optim.Optimizer, Gardener]:
 
 
 def train(host: Host, parts: tuple[nn.Module, torch.optim.Optimizer, Gardener], steps: range) -> list[str]:
-    model, optimizer, gardener = parts
-    kept = []
+    gardener, kept = parts[2], []
     for step in steps:
         torch.manual_seed(step)  # of dropout
-        batch = host.batch(step % 3)
-        optimizer.zero_grad()
-        host.losses(model, batch).mean().backward()
-        optimizer.step()
-        gardener.step(batch)
+        train_batch(gardener, host.losses, host.batch(step % 3))
         kept += [seed.slot for seed in gardener.tend().kept]
     return kept
 

@@ -134,6 +134,15 @@ class Loop:
         }
 
 
+def train_batch(gardener: Gardener, loss: Callable[[nn.Module, Any], Tensor], batch: Any) -> None:
+    """Train on a batch as a user's loop does; on a frozen host no loss has a gradient until a seed acts."""
+    gardener.optimizer.zero_grad()
+    if (mean := loss(gardener.model, batch).mean()).requires_grad:
+        mean.backward()
+    gardener.optimizer.step()
+    gardener.step(batch)
+
+
 def make_loop(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host: Callable[[], Any] = NoisyHost) -> Loop:
     """Return an equal loop each time."""
     torch.manual_seed(3)

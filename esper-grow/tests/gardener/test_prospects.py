@@ -12,6 +12,7 @@ from esper_core.leyline import SlotState
 from esper_grow import Gardener
 from esper_grow.gardener.prospects import smallest_gain
 from tests.support.core_worlds import PlannedPolicy, per_example
+from tests.support.loops import train_batch
 
 pytestmark = pytest.mark.members
 
@@ -45,10 +46,7 @@ def train(gardener: Gardener, tends: int, batches: int = 12) -> list[Any]:
     reports = []
     for _ in range(tends):
         for batch in data:
-            gardener.optimizer.zero_grad()
-            per_example(gardener.model, batch).mean().backward()
-            gardener.optimizer.step()
-            gardener.step(batch)
+            train_batch(gardener, per_example, batch)
         reports.append(gardener.tend())
     gardener.close()
     return reports

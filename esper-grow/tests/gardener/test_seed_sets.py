@@ -12,6 +12,7 @@ from esper_core.growth import Presence, slots_of
 from esper_core.leyline import Stage
 from esper_grow import Gardener, adapters
 from tests.support.core_worlds import same
+from tests.support.loops import train_batch
 
 pytestmark = pytest.mark.members
 
@@ -55,12 +56,7 @@ class World:
         )
 
     def step(self, batch: Batch) -> None:
-        optimizer = self.gardener.optimizer
-        optimizer.zero_grad()
-        if (loss := per_example(self.model, batch).mean()).requires_grad:
-            loss.backward()
-        optimizer.step()
-        self.gardener.step(batch)
+        train_batch(self.gardener, per_example, batch)
 
     def epochs(self, count: int) -> list[Any]:
         for _ in range(count):

@@ -11,7 +11,7 @@ import esper_grow as esper
 from esper_core import EsperError
 from esper_core.growth import slots_of
 from tests.support.core_worlds import same
-from tests.support.loops import planned
+from tests.support.loops import planned, train_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
 
@@ -31,10 +31,7 @@ def train(model: nn.Module, slot: str, loss: Any, batches: list[Any], held_out: 
     settings = {"loss": loss, "slots": [slot], "validation": [held_out], **planned(slot, blueprint="mlp", keep=3)}
     with esper.Gardener(model, optimizer, **settings) as gardener:
         for batch in batches:
-            optimizer.zero_grad()
-            loss(model, batch).mean().backward()
-            optimizer.step()
-            gardener.step(batch)
+            train_batch(gardener, loss, batch)
             gardener.tend()
     assert len(slots_of(model).named(slot).fossils) == 1
 

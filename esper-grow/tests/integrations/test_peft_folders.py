@@ -18,7 +18,7 @@ from esper_core.leyline import Blend, Stage
 from esper_core.plugins import load_plugins
 from esper_grow.peft import load_adapters, save_adapters
 from tests.support.core_worlds import same
-from tests.support.loops import planned
+from tests.support.loops import planned, train_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
 
@@ -286,11 +286,7 @@ def test_a_saved_model_goes_on_and_several_loras_of_a_place_are_joined(tmp_path)
     optimizer = torch.optim.AdamW([*Host(model).slots.named(UP).parameters()], lr=1e-2)
     with esper.Gardener(model, optimizer, loss=next_words, validation=[rows()], seed_lr=1e-2, **plan) as gardener:
         for _ in range(4):
-            data = rows()
-            optimizer.zero_grad()
-            next_words(model, data).mean().backward()
-            optimizer.step()
-            gardener.step(data)
+            train_batch(gardener, next_words, rows())
             gardener.tend()
     fossils = Host(model).slots.named(UP).fossils
     assert [seed.blueprint for seed in fossils] == [
@@ -365,12 +361,7 @@ def grow_more(model: Any) -> None:
         model.requires_grad_(requires_grad=False), factory, loss=next_words, validation=held_out, **plan
     ) as gardener:
         for _ in range(5):
-            data = rows()
-            gardener.optimizer.zero_grad()
-            if (loss := next_words(model, data).mean()).requires_grad:
-                loss.backward()
-            gardener.optimizer.step()
-            gardener.step(data)
+            train_batch(gardener, next_words, rows())
             gardener.tend()
 
 

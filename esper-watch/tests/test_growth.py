@@ -62,8 +62,6 @@ def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
     assert sum(parameters for _, _, parameters, _ in drawn) == sum(range(90))
     assert next(name for name, *_, slots in drawn if "early" in slots).endswith("block40")
     assert drawn[-1][3] == ("late",), "a slot that no layer names is behind the last"
-    marks = growth.network(drawn[-2:], (("late", "b/conv", 72), ("gone", "b/mlp", 9)), "").data["marks"]
-    assert [name for _, _, _, _, name, *_ in marks] == [drawn[-2][0], drawn[-1][0], "late", "conv", "gone", "mlp"]
 
 
 def test_the_section_tells_what_was_kept_where(report):

@@ -68,9 +68,6 @@ _REASONS: Final = {
 }
 """Reasons of stage changes, in the words of a report."""
 
-Grown = tuple[tuple[str, str, int], ...]
-"""Slot, blueprint and parameters of each kept seed, in the order in which they act."""
-
 
 @dataclass(frozen=True, slots=True)
 class Scale:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import Metric
     from esper_core.leyline.events import HostLayer
-    from esper_watch.figures import Grown
     from esper_watch.history import History, SeedLife
 
 AT_ONCE: Final = 8
@@ -296,30 +295,3 @@ def _frames(lives: Sequence[SeedLife], most: int, *, on_branch: bool) -> Iterato
             gone = life.changes[-1].step + 1 + _SHOWN_PRUNED
             if number + 1 == len(lives) or lives[number + 1].changes[0].step + 1 > gone:
                 yield Frame(gone, "", 0)
-
-
-def network(layers: Sequence[Layer], grown: Grown, description: str) -> Chart:
-    """Chart a network as boxes: the layers of the host with their slots, and what was kept in them."""
-    box, ring, gap = 112.0, 28.0, 26.0
-    x, marks = 8.0, []
-
-    def add(kind: str, width: float, css_class: str, name: str, text: str, below: str = "") -> None:
-        nonlocal x
-        marks.append((kind, x, width, css_class, name, text, below))
-        x += width + gap
-
-    named = {slot for *_, slots in layers for slot in slots}
-    unnamed = tuple(dict.fromkeys(slot for slot, _, _ in grown if slot not in named))
-    for layer, kind, size, slots in [*layers, ("", "", 0, unnamed)]:
-        if layer or kind:
-            text = f"layer {layer}: {kind}" + (f", {plural(size, 'parameter')}" if size else "")
-            add("box", box, "host", layer or kind, text, f"{size:,} param." if size else "")
-        for slot in slots:
-            kept = [(blueprint, parameters) for grown_slot, blueprint, parameters in grown if grown_slot == slot]
-            text = "followed by what was kept" if kept else "nothing was kept here"
-            add("slot", ring, "slot" if kept else "slot empty", slot, f"slot {slot}: {text}")
-            for blueprint, parameters in kept:
-                text = f"{blueprint}, kept in slot {slot}: {plural(parameters, 'parameter')}"
-                add("box", box, "stage-fossilised", short_name(blueprint), text, f"{parameters:,} param.")
-    end = x - gap
-    return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))

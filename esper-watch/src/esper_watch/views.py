@@ -21,7 +21,7 @@ from esper_watch.formats import (
     format_start,
     short_name,
 )
-from esper_watch.growth import layers_of, network, pictures
+from esper_watch.growth import pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section
@@ -29,8 +29,7 @@ from esper_watch.sections import Report, Section
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from esper_core.leyline.events import EpisodeFinished
-    from esper_watch.figures import ArmResult, Chart, Grown
+    from esper_watch.figures import ArmResult, Chart
     from esper_watch.history import History, SeedLife
     from esper_watch.history_records import Look
 
@@ -207,25 +206,6 @@ def stage_legend(*, untrained: bool) -> list[tuple[str, str]]:
     ]
 
 
-def networks(report: Report) -> Section | None:
-    """Return the section of the networks that resulted, by kind."""
-    history, drawn = report.history, []
-    for arm in history.arms:
-        episodes = [episode for episode in history.episodes if episode.arm == arm]
-        kinds = Counter(map(grown_seeds, episodes))
-        if not any(kinds):
-            continue
-        how = "built in" if arm.startswith(CAPACITY) else "grown"
-        host = plural(episodes[0].host_parameters, "parameter")
-        charts = []
-        for grown, number in kinds.most_common(MAX_KINDS):
-            more = sum(parameters for _, _, parameters in grown)
-            text = f"{number} of {plural(len(episodes), 'network')}: {host} of the host, {more:,} {how}"
-            charts.append(network(layers_of(history, arm), grown, text))
-        drawn.append((arm, charts, len(kinds) - len(charts)))
-    return Section("networks", "Resulting networks", "networks", {"arms": drawn}) if drawn else None
-
-
 def gains(report: Report) -> Section | None:
     """Return the section of the gain of each seed against its price."""
     history = report.history
@@ -377,21 +357,8 @@ SECTIONS: Final[tuple[Maker, ...]] = (
     lives,
     gains,
     gates,
-    networks,
     updates,
     governor,
     provenance,
 )
 """What makes the sections, in the order of the page."""
-
-
-def grown_seeds(episode: EpisodeFinished) -> Grown:
-    """Return what an episode's network kept."""
-    return tuple(
-        (str(seed.get("slot", "")), str(seed.get("blueprint", "")), _whole(seed.get("parameters")))
-        for seed in episode.grown
-    )
-
-
-def _whole(number: Any) -> int:
-    return number if isinstance(number, int) else 0

@@ -1,8 +1,7 @@
 """Slots on a part of a structured output: networks are saved, exported and grown with them."""
 
 import copy
-import subprocess
-import sys
+import runpy
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,8 @@ from esper_core.growth import observe, slots_of
 from esper_core.leyline import Action, Op
 from esper_grow import Gardener, export, load, save
 from tests.support.core_worlds import Bend, PlannedPolicy, per_example
-from tests.support.structured_outputs import BEND, EXAMPLE, HOST, KINDS, Host, grafted, grown
+from tests.support.loops import train_batch
+from tests.support.structured_outputs import BEND, EXAMPLE, KINDS, Host, grafted, grown
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -28,34 +28,15 @@ def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
         observe(again, EXAMPLE)
 
 
-WITHOUT_ESPER = """
-import sys
-sys.modules["esper_core"] = None
-import torch
-from host import Host
-from network import load
-inputs, outputs, kind = torch.load("seen.pt")
-torch.testing.assert_close(load(Host(kind)).eval()(inputs), outputs)
-"""
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_export_acts_on_the_same_part(kind, tmp_path):
     model = grown(kind)
-    plain = export(model, path=tmp_path / "all", example=EXAMPLE)
+    plain = export(model, path=tmp_path, example=EXAMPLE)
     assert torch.equal(plain.eval()(EXAMPLE), model(EXAMPLE))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tuple", "dict", "dataclass"])  # one of each form that is written as source
-def test_an_export_acts_there_in_a_process_without_esper(kind, tmp_path):
-    model = grown(kind)
-    export(model, path=tmp_path, example=EXAMPLE)
-    for name, text in {"host.py": HOST, "use.py": WITHOUT_ESPER}.items():
-        (tmp_path / name).write_text(text)
-    torch.save((EXAMPLE, model.eval()(EXAMPLE), kind), tmp_path / "seen.pt")
-    done = subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    written = tmp_path / "network.py"
+    assert "esper" not in written.read_text(encoding="utf-8")
+    loaded = runpy.run_path(str(written))["load"](Host(kind))
+    torch.testing.assert_close(loaded.eval()(EXAMPLE), model(EXAMPLE))
 
 
 @pytest.mark.slow
@@ -82,10 +63,7 @@ def test_a_gardener_grows_there_on_a_branch(kind):
     )  # fmt: skip
     plain = copy.deepcopy(model)
     for _ in range(4):
-        optimizer.zero_grad()
-        per_example(model, batch).mean().backward()
-        optimizer.step()
-        gardener.step(batch)
+        train_batch(gardener, per_example, batch)
         tended = gardener.tend()
     assert tended.kept
     gardener.close()

@@ -1,5 +1,7 @@
 """Models with slots on a part of a structured output: a tuple, a dictionary, a dataclass."""
 
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,19 +12,14 @@ from esper_core.growth import Variety
 from esper_core.leyline import BlueprintSpec, SlotPlace
 from tests.support.core_worlds import Bend, add_seed
 
-HOST = """
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
-from typing import Any
-import torch
-from torch import nn
-
 Pair = namedtuple("Pair", ["count", "hidden"])
+
 
 @dataclass(frozen=True)
 class Record:
     hidden: Any
     name: str = "few"
+
 
 class Part(nn.Module):
     def __init__(self, kind):
@@ -32,6 +29,7 @@ class Part(nn.Module):
     def forward(self, inputs):
         return PACK[self.kind](self.mix(inputs))
 
+
 class Host(nn.Module):
     def __init__(self, kind):
         super().__init__()
@@ -39,6 +37,7 @@ class Host(nn.Module):
 
     def forward(self, inputs):
         return self.head(TAKE[self.kind](self.part(inputs)))
+
 
 PACK = {
     "tuple": lambda h: (h, None, h[0]),
@@ -58,11 +57,6 @@ TAKE = {
     "ordered": lambda o: o["hidden"],
     "dataclass": lambda o: o.hidden,
 }
-"""
-namespace: dict[str, Any] = {"__name__": "host"}
-# The test that loads an export without Esper writes the same text to a file.
-exec(compile(HOST, "host.py", "exec", dont_inherit=True), namespace)
-Host = namespace["Host"]
 KINDS = {
     "tuple": None, "last": -1, "list": 0, "named tuple": 1, "dict": None, "ordered": "hidden", "dataclass": None,
 }  # fmt: skip

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from esper_core.leyline import DataShape, Metric, SlotPlace, Task
 from esper_run.app.compose import prepare
@@ -66,28 +65,24 @@ PERPLEXITY = Metric("perplexity", "down", exponential=True)
 
 
 @pytest.mark.parametrize(
-    ("task", "settings", "shape", "metric", "lengths"),
+    ("task", "shape", "metric", "lengths"),
     [
-        (stripes, {}, DataShape("sequence", (1, 16), 4), ACCURACY, (200, 100, 80)),
-        (mnist1d, {}, DataShape("sequence", (1, 40), 10), ACCURACY, (3200, 800, 1000)),
-        (images_synthetic, {}, DataShape("image", (3, 16, 16), 8), ACCURACY, (2000, 500, 500)),
-        (marked_sum, {}, DataShape("tokens", (12, 5), 4), ACCURACY, (3000, 750, 750)),
-        (byte_text, {}, DataShape("tokens", (64,), 256), PERPLEXITY, (None, 200, 200)),
+        (stripes, DataShape("sequence", (1, 16), 4), ACCURACY, (200, 100, 80)),
+        (mnist1d, DataShape("sequence", (1, 40), 10), ACCURACY, (3200, 800, 1000)),
+        (images_synthetic, DataShape("image", (3, 16, 16), 8), ACCURACY, (2000, 500, 500)),
+        (marked_sum, DataShape("tokens", (12, 5), 4), ACCURACY, (3000, 750, 750)),
+        (byte_text, DataShape("tokens", (64,), 256), PERPLEXITY, (None, 200, 200)),
     ],
 )
-def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, lengths):
-    built, symbols = task(**settings), task is byte_text
+def test_a_task_has_the_data_that_it_declares(task, shape, metric, lengths):
+    """Whether the data fit the shape is a check of conformance."""
+    built = task()
     assert isinstance(built, Task)
     assert (built.shape, built.metric) == (shape, metric)
     for name, count in zip(("train", "validation", "test"), lengths, strict=True):
         split = built.split(name)
         assert count in (len(split), None)
-        assert split.inputs.shape == (len(split), *shape.example)
-        assert split.inputs.dtype == (torch.int64 if symbols else torch.float32)
         assert split.inputs.is_contiguous()
-        assert split.targets.dtype == torch.int64
-        assert split.targets.shape == ((len(split), 64) if symbols else (len(split),))
-        assert 0 <= int(split.targets.min()) <= int(split.targets.max()) < shape.outputs
         if task is stripes:
             counts = split.targets.bincount(minlength=shape.outputs)
             assert counts.max() - counts.min() <= 1, "classes are balanced"

@@ -89,25 +89,20 @@ def test_a_torn_last_line_does_not_keep_a_killed_run_from_being_shown(make_run):
 
 def own_loop(run: Path, change: Any) -> Path:
     """Change a run into that of a Gardener: one arm, one network, no twin, and another program."""
-    change(run, "events.jsonl", r'.*"arm":"twin".*\n', "")
-    change(run, "events.jsonl", r'"arms":\["grown","twin"\]', '"arms":["grown"]')
-    change(
-        run,
-        "events.jsonl",
-        '"name":"accuracy","direction":"up","unit":"%"',
-        '"name":"loss","direction":"down","unit":""',
-    )
-    change(run, "events.jsonl", '"parameters":572', '"parameters":10145')
-    change(run, "summary.json", r'"comparisons": \[.*?\]', '"comparisons": []')
-    change(
-        run,
-        "summary.json",
-        '"name": "accuracy", "direction": "up", "unit": "%"',
-        '"name": "loss", "direction": "down", "unit": ""',
-    )
-    change(run, "summary.json", '"train": 30.0, "incubate": 8.0', '"train": 3.0, "incubate": 1.0')
-    change(run, "summary.json", '"other": 2.0', '"other": 36.0')
-    change(run, "manifest.json", "/usr/bin/esper", "python")
+    accuracy = r'"name": ?"accuracy", ?"direction": ?"up", ?"unit": ?"%"'
+    loss = '"name":"loss","direction":"down","unit":""'
+    for name, pattern, text in (
+        ("events.jsonl", r'.*"arm":"twin".*\n', ""),
+        ("events.jsonl", r'"arms":\["grown","twin"\]', '"arms":["grown"]'),
+        ("events.jsonl", accuracy, loss),
+        ("events.jsonl", '"parameters":572', '"parameters":10145'),
+        ("summary.json", r'"comparisons": \[.*?\]', '"comparisons": []'),
+        ("summary.json", accuracy, loss),
+        ("summary.json", '"train": 30.0, "incubate": 8.0', '"train": 3.0, "incubate": 1.0'),
+        ("summary.json", '"other": 2.0', '"other": 36.0'),
+        ("manifest.json", "/usr/bin/esper", "python"),
+    ):
+        change(run, name, pattern, text)
     return run
 
 

@@ -21,6 +21,7 @@ from esper_watch.web.followed_run import FollowedRun
 from esper_watch.web.fragments import LivePage
 from esper_watch.web.server import MOST_CONNECTIONS, Server
 from tests.support.html_pages import Page
+from tests.support.loops import make_loop
 
 RUN = "20261121-101512-quiet-otter"
 LINKED = ("events.jsonl", "manifest.json", "summary.json", "config.yaml")
@@ -182,33 +183,13 @@ def test_the_page_has_the_sections_of_the_report(run, server):
 
 
 def test_a_gardener_is_watched(tmp_path):
-    import torch
-    from torch import nn
-
-    from esper_grow import Gardener
-
-    torch.manual_seed(0)
-    examples = [(torch.randn(50, 1, 8), torch.randint(2, (50,))) for _ in range(3)]
-    model = nn.Sequential(nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU()), nn.Flatten(), nn.Linear(32, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def loss(model, batch):
-        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-    options = {"loss": loss, "slots": ["0"], "blueprints": ["conv_light"], "example": examples[0]}
-    with Gardener(model, optimizer, validation=examples[1:], steps=20, run_dir=tmp_path, **options) as gardener:
-        for batch in 3 * examples[:1]:
-            loss(model, batch).mean().backward()
-            optimizer.step()
-            gardener.step(batch)
-            gardener.tend()
-        (run,) = tmp_path.iterdir()
-        growing = Page(LivePage(run).html()).text
+    loop = make_loop().tended({}, run_dir=tmp_path, steps=20)
+    loop.epochs(3)
+    run = loop.gardener.path
+    growing = Page(LivePage(run).html()).text
+    loop.gardener.close()
     done = Page(LivePage(run).html()).text
-    for phrase in (
-        "1 arm · 1 network · 20 steps · running",
-        "(3 of 20 steps)",
-    ):
+    for phrase in ("1 arm · 1 network · 20 steps · running", "(3 of 20 steps)"):
         assert phrase in growing
     for phrase in (
         "· done ·",

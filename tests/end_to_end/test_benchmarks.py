@@ -73,12 +73,8 @@ def test_the_main_ways_through_the_code_stay_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", ["gpu --device cpu --quick", "yardsticks --quick --hosts airbench", "fused --quick --networks 2"]
-)
-def test_a_benchmark_of_another_machine_runs_in_tiny_sizes(words):
-    module, *options = words.split()
-    command_line = [sys.executable, "-m", f"benchmarks.{module}", *options]
+def test_a_benchmark_of_another_machine_runs_in_tiny_sizes():
+    command_line = [sys.executable, "-m", "benchmarks.yardsticks", "--quick", "--hosts", "airbench"]
     assert subprocess.run(command_line, capture_output=True, check=True, cwd=ROOT).stdout
 
 

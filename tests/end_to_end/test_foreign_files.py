@@ -112,11 +112,16 @@ def test_one_changed_bit_of_a_finished_run_is_told_wherever_it_shows(run, esper,
     assert "it was there when the run ended, and is missing" in esper("runs", "show", run).err
 
 
+def interrupt(run: Path) -> None:
+    """Let the run be one that can be resumed."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+
+
 @needs_pipes
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    interrupt(run)
     put(kind, run / "events.jsonl")
     answer = esper("resume", run, "--quiet")
     assert answer.status == 1
@@ -127,8 +132,7 @@ def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):
 @needs_pipes
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
 def test_a_log_that_is_no_file_is_refused_before_anything_changes(kind, run, esper):
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    interrupt(run)
     put(kind, run / "log.txt")
     before = {path: path.read_bytes() for path in run.glob("*.*") if path.is_file() and path.name != "log.txt"}
     answer = esper("resume", run, "--quiet")
@@ -138,8 +142,7 @@ def test_a_log_that_is_no_file_is_refused_before_anything_changes(kind, run, esp
 
 
 def test_an_older_checkpoint_is_used_where_the_newest_is_sparse(run, esper):
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
+    interrupt(run)
     expected = json.loads((run / "summary.json").read_text())["results"]
     older, newest = sorted((run / "checkpoints").iterdir())
     put("sparse", newest / "state.json")

@@ -49,24 +49,17 @@ MOMENTS = [(1, 0.1), (5, 0.9), (6, 0.5), (13, 1.2)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("moments", "more", "settings"),
-    [
-        (MOMENTS, "", {}),
-        (MOMENTS, "", {"decide_every": 2, "auto_fossilise": True}),
-    ],
-    ids=["alone", "macro decisions"],
+    "settings", [{}, {"decide_every": 2, "auto_fossilise": True}], ids=["alone", "macro decisions"]
 )
-def test_run_13_a_learner_that_is_killed_resumes_to_the_same_weights(
-    moments, more, settings, file, run, processes, tmp_path
-):
+def test_run_13_a_learner_that_is_killed_resumes_to_the_same_weights(settings, file, run, processes, tmp_path):
     words = "".join(f", {name}: {json.dumps(value)}" for name, value in settings.items())
     text = RUN.replace("learning_rate: 0.01", f"learning_rate: 0.01{words}").replace("rounds: 2", "rounds: 3")
-    file.write_text(f"{text}checkpoints: {{every: 1}}\nlanes: 1\n{more}")
+    file.write_text(f"{text}checkpoints: {{every: 1}}\nlanes: 1\n")
     uninterrupted = run(file=file, runs="whole")
     expected = found_in(uninterrupted.path)
     assert len(uninterrupted.events(UpdateFinished)) == 3
     seconds = uninterrupted.json("summary.json")["timing"]["total"] / int(uninterrupted.text("latest"))
-    for number, (checkpoint, share) in enumerate(moments):
+    for number, (checkpoint, share) in enumerate(MOMENTS):
         again, _ = resume_after_kill(processes, file, tmp_path / str(number), checkpoint, share * seconds)
         assert again is not None
         assert found_in(again) == expected, f"killed {share} of a step after checkpoint {checkpoint}"

@@ -105,6 +105,16 @@ def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:
         nothing.to_peft()
 
 
+def test_a_gain_that_few_examples_cannot_show_is_undecided_and_its_places_are_ranked(world) -> None:
+    plan = placed(world, steps=30, examples=100, optimizer=partial(AdamW, lr=1e-3), price=1e-6)
+    assert plan.all_loss < plan.host_loss
+    assert plan.verdict == "undecided"
+    assert plan.slots, "the best so far"
+    assert "More than 30 steps or 100 validation examples" in plan.reason
+    with pytest.raises(EsperError, match=r"E351.*decides nothing yet"):
+        plan.to_peft()
+
+
 def test_too_small_a_budget_ranks_and_says_how_long_it_takes(world) -> None:
     short = placed(world, budget=1e-6)
     assert (short.verdict, short.steps, len(short.places)) == ("undecided", 3, 3)
@@ -124,7 +134,7 @@ def test_places_are_not_looked_at_again_when_the_budget_is_over(world, monkeypat
 def test_prices_and_limits_leave_places_out_and_the_reason_says_so(world) -> None:
     expensive, small = placed(world, price=1.0), placed(world, parameters=15)
     assert (expensive.slots, small.slots) == ([], [])
-    assert "no single one is shown to bring more than its price" in expensive.reason
+    assert "and their price is 48 (price=… sets it)" in expensive.reason
     assert "the smallest adapter has 16 parameters, and the plan may have 15" in small.reason
     assert len(placed(world, parameters=32).slots) == 2
 

@@ -429,28 +429,28 @@ class Placement:
         host, full, planned = losses
         evidence = compare_losses(host, full, GATE_ALPHA)
         gain, error = format_number(evidence.mean, signed=True), format_number(evidence.standard_error)
-        smallest = min(seed.parameter_count for seed in self.seeds.values())
+        sizes, limit = [seed.parameter_count for seed in self.seeds.values()], self.request.limit
         if steps < FEWEST_STEPS:
             needs = f"It needs about {format_seconds(self.request.clock.used * FEWEST_STEPS / steps)}."
             if steps == wanted:
                 needs = f"Pass steps={FEWEST_STEPS} at least."
             return "undecided", f"Undecided: training for {plural(steps, 'step')} is too short. {needs}"
-        if evidence.lower <= 0.0:
-            return "nothing pays", f"Nothing pays: adapters at all places bring {gain} ± {error} nats together."
-        if self.request.limit is not None and smallest > self.request.limit:
-            sizes = (
-                f"the smallest adapter has {plural(smallest, 'parameter')}, and the plan may have {self.request.limit}"
-            )
-            return "nothing pays", f"Nothing pays: {sizes}. All places bring {gain} ± {error} nats together."
-        if not chosen:
-            price = format_number(self.prices.price(smallest, smallest, 0, float(host.mean())))
-            together = f"adapters at all places bring {gain} ± {error} nats together"
-            but = f"no single one is shown to bring more than its price, {price} nats at least (price=… sets another)"
-            return "nothing pays", f"Nothing pays: {together}, but {but}."
+        together = f"adapters at all places bring {gain} ± {error} nats together"
+        price = self.prices.price(sum(sizes), sum(sizes), 0, float(host.mean()))
+        if evidence.upper <= price:
+            priced = f"{format_number(price)} (price=… sets it)"
+            return "nothing pays", f"Nothing pays: {together}, and their price is {priced}."
+        if limit is not None and min(sizes) > limit:
+            least = f"the smallest adapter has {plural(min(sizes), 'parameter')}, and the plan may have {limit}"
+            return "nothing pays", f"Nothing pays: {least}; {together}."
+        if evidence.lower <= 0.0 or not chosen:
+            single = "" if evidence.lower <= 0.0 else "; no single one is shown to bring more than its price"
+            needs = f"More than {plural(steps, 'step')} or {plural(len(host), 'validation example')} may show more."
+            return "undecided", f"Undecided: {together}{single}. {needs}"
         share = 100 * float((host.mean() - planned.mean()) / evidence.mean)
-        size = sum(place.parameters for place in chosen)
+        used = sum(place.parameters for place in chosen)
         return "pays", (
-            f"{plural(len(chosen), 'adapter')} with {size:,} parameters: of the {gain} ± {error} nats that all places "
+            f"{plural(len(chosen), 'adapter')} with {used:,} parameters: of the {gain} ± {error} nats that all places "
             f"bring, these bring {share:.0f} % without being trained for themselves."
         )
 

@@ -71,7 +71,8 @@ class AdapterPlan:
     """Where adapters go. ``print`` shows a table.
 
     Attributes:
-        verdict: "pays": some places do. "nothing pays": training all of them together gained nothing. "undecided".
+        verdict: "pays": some places do. "nothing pays": all of them together are not worth their price. "undecided":
+            neither is shown, and the places are the best so far.
         reason: One sentence on the verdict.
         places: All that were tried: those of the plan in their order, then the others by what they bring alone.
         layers: Their layers in the order of the model.

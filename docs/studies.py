@@ -149,7 +149,8 @@ def gate_power() -> str:
 
 
 PLACED = {
-    "all": "all 36 linear layers", "mlp": "the layers of MLPs", "query-value": "query and value", "esper": "a plan",
+    "all": "all 36 linear layers", "mlp": "the layers of MLPs", "query-value": "query and value",
+    "esper": "a plan from a third of the steps", "esper-longer": "a plan from half of the steps",
     "random": "random", "plop": "PLoP's", "lora-drop": "LoRA-drop's", "kappa": "KappaTune's", "adalora": "AdaLoRA's",
     "full": "none: all weights train", "head": "none: the head trains",
 }  # fmt: skip
@@ -166,7 +167,7 @@ def placement() -> str:
     rows = []
     for (arm, budget), records in by_arm.items():
         losses = {seed: record["test_loss"] - reference[seed]["test_loss"] for seed, record in records.items()}
-        if arm in PLACED and budget != 15_000 * (arm != "esper") and len(losses) > 1:
+        if arm in PLACED and (arm.startswith("esper") or budget != 15_000) and len(losses) > 1:
             size = round(fmean(record["parameters"] for record in records.values()))
             interval = mean_interval(list(losses.values()))
             within = sum(loss <= 0.01 for loss in losses.values())

@@ -21,7 +21,7 @@ from torch.optim import AdamW
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.placement import encoder, images
-from benchmarks.placement.arms import STEPS, choose, fitted, layers_of, measured, train
+from benchmarks.placement.arms import PLANS, STEPS, choose, fitted, layers_of, measured, train
 from benchmarks.placement.worlds import loss
 from esper_grow import Gardener, adapters
 from esper_run.runs.statistics import mean_interval
@@ -52,7 +52,7 @@ def jobs_of_encoder() -> Iterator[Job]:
         yield seed, "head", 0
         yield seed, "all", 70_000
         yield from ((seed, "esper", budget) for budget in (15_000, 6_000))
-        yield seed, "esper-longer", 15_000
+        yield from ((seed, "esper-longer", budget) for budget in (15_000, 6_000))
         yield from ((seed, arm, 6_000) for arm in SMALL if arm != "esper")
     for seed in ALONE_SEEDS:
         yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
@@ -151,9 +151,9 @@ def operations(experiment: Experiment) -> Iterator[str]:
     world = experiment.world_of(COUNTED_SEED)
     places = list(layers_of(world.model))
     training = _operations_of_training(world, choose("all", world, largest, COUNTED_SEED)[0], STEPS)
-    for budget in dict.fromkeys(budgets):
-        cost = _operations(partial(choose, "esper", experiment.world_of(COUNTED_SEED), budget, COUNTED_SEED))
-        yield f"operations of a plan of {budget:,}, in trainings of all: {cost / training:.2f}"
+    for arm, budget in [*(("esper", budget) for budget in dict.fromkeys(budgets)), ("esper-longer", budgets[0])]:
+        cost = _operations(partial(choose, arm, experiment.world_of(COUNTED_SEED), budget, COUNTED_SEED))
+        yield f"operations of {arm} with {budget:,}, in trainings of all: {cost / training:.2f}"
     world, eight = experiment.world_of(COUNTED_SEED), places[:: len(places) // 8][:8]
     together = _operations(partial(measured, world, largest, COUNTED_SEED, eight))
     evaluated = _operations(partial(_evaluated, world.model, world.validation[:6])) / 2  # it takes two passes
@@ -191,11 +191,10 @@ def _leaving_out(world: World) -> float:
 
 def summarise(records: Sequence[Record], budgets: tuple[int, int, int]) -> Iterator[str]:
     """Yield the lines of the summary."""
-    largest, middle, smallest = budgets
     by_arm: dict[tuple[str, int], dict[int, Record]] = defaultdict(dict)
     for record in records:
         by_arm[record["arm"], record["budget"]][record["seed"]] = record
-    reference = by_arm["all", largest]
+    reference = by_arm["all", budgets[0]]
     yield "arm           budget parameters test loss accuracy   less than all (95 %)           n"
     for arm, budget in sorted(by_arm, key=lambda place: place[::-1]):
         by_seed = by_arm[arm, budget]
@@ -206,21 +205,25 @@ def summarise(records: Sequence[Record], budgets: tuple[int, int, int]) -> Itera
         accuracy = 100 * fmean(record["test_accuracy"] for record in by_seed.values())
         shown = _difference(reference, by_seed)
         yield f"{arm:12} {budget:7,} {size:10,.0f} {fmean(losses):9.4f} {accuracy:7.1f} %  {shown:30} {len(losses)}"
-    small = by_arm["esper", smallest]
-    for arm in sorted(arm for arm, budget in by_arm if budget == smallest and arm != "esper"):
-        yield f"esper against {arm}, {smallest:,} parameters: {_difference(by_arm[arm, smallest], small)}"
-    small = by_arm["esper", middle]
-    within = [small[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in small if seed in reference]
-    yield f"esper with {middle:,} within 0.01 nats of all with {largest:,}: {sum(within)} of {len(within)}"
+    for arm in PLANS:
+        yield from _claims(by_arm, arm, budgets)
+
+
+def _claims(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budgets: tuple[int, int, int]) -> Iterator[str]:
+    """Yield how an arm of plans compares with others, what its plans took, and how they rank places."""
+    largest, middle, smallest = budgets
+    reference, plans = by_arm["all", largest], by_arm[arm, smallest]
+    for other in sorted(other for other, budget in by_arm if budget == smallest and other not in PLANS):
+        if plans:
+            yield f"{arm} against {other}, {smallest:,} parameters: {_difference(by_arm[other, smallest], plans)}"
     for budget in sorted({middle, smallest}):
-        plans = by_arm["esper", budget]
-        costs = [
-            plans[seed]["seconds"]["choosing"] / reference[seed]["seconds"]["training"]
-            for seed in plans
-            if seed in reference
-        ]
-        yield f"time of a plan of {budget:,}, in trainings of all: {_shown(costs)}"
-    yield from _ranking(by_arm, middle)
+        plans = {seed: record for seed, record in by_arm[arm, budget].items() if seed in reference}
+        if plans:
+            within = sum(plans[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in plans)
+            yield f"{arm} with {budget:,} within 0.01 nats of all with {largest:,}: {within} of {len(plans)}"
+            costs = [plans[seed]["seconds"]["choosing"] / reference[seed]["seconds"]["training"] for seed in plans]
+            yield f"time of a plan of {budget:,}, in trainings of all: {_shown(costs)}"
+    yield from _ranking(by_arm, arm, middle)
 
 
 def _difference(reference: dict[int, Record], other: dict[int, Record]) -> str:
@@ -235,18 +238,18 @@ def _shown(values: Sequence[float]) -> str:
     return f"{interval.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f})"
 
 
-def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]], budget: int) -> Iterator[str]:
+def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budget: int) -> Iterator[str]:
     """Yield how what plans say of places agrees with their losses when trained alone."""
     alone = {arm.removeprefix("alone:"): of_place for (arm, _), of_place in by_arm.items() if arm.startswith("alone:")}
     common = sorted(set.intersection(*(set(of_place) for of_place in alone.values()))) if alone else []
-    plans = [record["gains"] for record in by_arm["esper", budget].values() if "gains" in record]
+    plans = [record["gains"] for record in by_arm[arm, budget].values() if "gains" in record]
     if not common or not plans:
         return
     truth = {place: -fmean(of_place[seed]["test_loss"] for seed in common) for place, of_place in alone.items()}
     ranked = [_spearman([plan[place] for place in truth], list(truth.values())) for plan in plans]
     yield f"places alone: {len(truth)}, on {len(common)} seeds"
     extent = f"{min(ranked):.2f} to {max(ranked):.2f}, n {len(ranked)}"
-    yield f"Spearman of a plan with them: mean {fmean(ranked):.2f}, {extent}"
+    yield f"Spearman of {arm} with them: mean {fmean(ranked):.2f}, {extent}"
     if len(common) > 1:
         halves = [
             [-fmean(of_place[seed]["test_loss"] for seed in common[half::2]) for of_place in alone.values()]

@@ -229,7 +229,7 @@ def grace_of_the_run(world: Any) -> float:
 
 def is_in_a_group(world: Any) -> bool:
     """Return whether the networks of a run are computed together."""
-    return Groups(world.recipe).describe([world.environment()]) == "1 network in 1 group"
+    return not Groups(world.recipe).why_alone(world.environment())
 
 
 def lays_channels_last(world: Any) -> bool:

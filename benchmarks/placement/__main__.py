@@ -213,16 +213,16 @@ def _claims(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budgets:
     """Yield how an arm of plans compares with others, what its plans took, and how they rank places."""
     largest, middle, smallest = budgets
     reference, plans = by_arm["all", largest], by_arm[arm, smallest]
+    if not plans:
+        return
     for other in sorted(other for other, budget in by_arm if budget == smallest and other not in PLANS):
-        if plans:
-            yield f"{arm} against {other}, {smallest:,} parameters: {_difference(by_arm[other, smallest], plans)}"
+        yield f"{arm} against {other}, {smallest:,} parameters: {_difference(by_arm[other, smallest], plans)}"
     for budget in sorted({middle, smallest}):
         plans = {seed: record for seed, record in by_arm[arm, budget].items() if seed in reference}
-        if plans:
-            within = sum(plans[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in plans)
-            yield f"{arm} with {budget:,} within 0.01 nats of all with {largest:,}: {within} of {len(plans)}"
-            costs = [plans[seed]["seconds"]["choosing"] / reference[seed]["seconds"]["training"] for seed in plans]
-            yield f"time of a plan of {budget:,}, in trainings of all: {_shown(costs)}"
+        within = sum(plans[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in plans)
+        yield f"{arm} with {budget:,} within 0.01 nats of all with {largest:,}: {within} of {len(plans)}"
+        costs = [plans[seed]["seconds"]["choosing"] / reference[seed]["seconds"]["training"] for seed in plans]
+        yield f"time of a plan of {budget:,}, in trainings of all: {_shown(costs)}"
     yield from _ranking(by_arm, arm, middle)
 
 

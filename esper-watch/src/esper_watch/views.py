@@ -44,8 +44,6 @@ MAX_LIVES: Final = 4_000
 MAX_GAINS: Final = 40
 MAX_ROWS: Final = 400
 """Rows of a table of seeds, or of the governor's acts."""
-MAX_KINDS: Final = 6
-"""Different networks that are drawn for an arm, the most frequent first."""
 
 EQUALITY: Final = {
     "branch": "Seeds on a branch, a copy of their network (growth.incubation: branch), change no curve until "

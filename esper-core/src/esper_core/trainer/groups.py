@@ -54,9 +54,8 @@ TRIAL_EXAMPLES: Final = 64
 MOST_PARAMETERS: Final = 50_000
 """Of a network in a group. A larger one keeps a core busy by itself, and is copied for longer than fusion saves."""
 
-
 MOST_NETWORKS: Final = 32
-"""In a pass on a CPU: with more, a pass needs more memory and is no faster."""
+"""About so many are in a pass on a CPU: with more, it needs more memory and is no faster."""
 
 
 class LanePrograms(threading.local):
@@ -89,7 +88,7 @@ class Groups:
         """Return what is computed as one: each group, in parts for so many lanes, and each other environment alone.
 
         Every lane gets about as many branches as the others, and the longest parts come first. On a CPU a lane takes
-        several parts in turn where one would have more than MOST_NETWORKS.
+        several parts in turn where one would have more than about MOST_NETWORKS.
         """
         groups: dict[Hashable, list[Environment]] = {}
         for environment in sorted(environments, key=networks_of, reverse=True):

@@ -5,6 +5,7 @@ The message is pydantic's own, with the value that was received. ``entry_at`` lo
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -208,8 +209,7 @@ def _message(details: ErrorDetails, entry: Entry | None) -> str:
     """Return pydantic's message, or the description of the type, with the value that was received."""
     kind, value = details["type"], details["input"]
     message = str(details.get("ctx", {}).get("error", details["msg"]))
-    for python, yaml in _IN_YAML.items():
-        message = message.replace(python, yaml)
+    message = re.sub(r"\w+", lambda word: _IN_YAML.get(word[0], word[0]), message)
     if entry is not None and entry.described and not _is_wrong_type(kind) and kind != "value_error":
         message = f"Input should be {entry.described}"
     elif entry is not None and entry.section is not None and _is_wrong_type(kind):

@@ -42,7 +42,6 @@ OF_A_CANDIDATE: Mapping[str, str] = {
     "flops": "forward operations for one example, likewise",
     "reach": "positions that an output sees, as a share of the longest side",
     "identity": "1 if it declares to start as the identity",
-    "trait_": "1 for each declared trait",
     "is_new": "1 if it was not in the configuration",
     "stage_": "1 for its seed's stage; all 0 without a seed",
     "may_": "1 if possible now, for this candidate",

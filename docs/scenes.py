@@ -180,7 +180,7 @@ class _Choosing(nn.Module):
 
 
 def _wide(name: str = "own/wide", version: int = 1) -> Variety:
-    spec = BlueprintSpec("vector", "c*c + c", version=version)
+    spec = BlueprintSpec("vector", version=version)
     return Variety(name, spec, lambda site: nn.Linear(site.channels, site.channels))
 
 
@@ -198,7 +198,7 @@ def living_garden() -> dict[str, object]:
 
 def kept_branch() -> dict[str, object]:
     """Return a network with a kept seed that branches on the values of its inputs."""
-    model, garden = _garden(Variety("own/choosing", BlueprintSpec("vector", "0"), _Choosing))
+    model, garden = _garden(Variety("own/choosing", BlueprintSpec("vector"), _Choosing))
     garden.apply(Action(Op.GERMINATE, "early", "own/choosing", speed=0), step=0)
     garden.living_seeds()[0].stage = Stage.FOSSILISED
     return {"model": model}
@@ -206,7 +206,7 @@ def kept_branch() -> dict[str, object]:
 
 def failing_seed() -> dict[str, object]:
     """Return a network with a living seed that returns a wrong shape."""
-    model, garden = _garden(Variety("own/narrow", BlueprintSpec("vector", "c*c + c"), _Narrow))
+    model, garden = _garden(Variety("own/narrow", BlueprintSpec("vector"), _Narrow))
     garden.apply(Action(Op.GERMINATE, "early", "own/narrow", speed=0), step=0)
     garden.open_step()
     garden.apply(Action(Op.ADVANCE, "early"), step=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,8 +19,8 @@ from torch.nn import functional
 
 from esper_blueprints.plugin import BLUEPRINTS
 from esper_core import BlueprintSpec, EsperError, TaskSpec, hookimpl
+from esper_core.growth import Variety
 from esper_core.leyline import Metric, Problem
-from esper_core.plugins.formula import evaluate_formula
 from esper_tasks.byte_text import NextByte
 from esper_tasks.settings import BytesSettings
 from esper_tasks.supervised import Classification, as_split
@@ -131,14 +132,13 @@ def esper_register_tasks(registry: Any) -> None:
 @hookimpl
 def esper_register_blueprints(registry: Any) -> None:
     """Register a filler for each blueprint in ``FILLED``."""
-    formulas = {name: (spec.params, spec.kinds) for name, (_, spec) in BLUEPRINTS.items()}
     for name in FILLED:
-        size, kinds = formulas[name]
+        target, filled = BLUEPRINTS[name]
+        variety = Variety(name, filled, resolve_name(f"esper_blueprints.{target}"))
 
-        def build(site: Site, size: str = size) -> Filler:
-            return Filler(site, evaluate_formula(size, site.formula_variables()))
+        def build(site: Site, variety: Variety = variety) -> Filler:
+            return Filler(site, variety.block_parameters(site))
 
-        params = f"(2*c + 1)*max(({size} - c)//(2*c + 1), 1) + c"
         summary = f"As many parameters as {name}, at each position separately."
-        spec = BlueprintSpec(kinds, params, summary, starts_as_identity=True)
+        spec = BlueprintSpec(filled.kinds, summary=summary, starts_as_identity=True)
         registry.add(f"filler-{name}", build, spec)

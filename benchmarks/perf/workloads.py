@@ -83,8 +83,7 @@ class Workload:
     ) -> Recipe:
         """Return the recipe of Esper's environments, without scheduled growth."""
         kind = "image" if self.name == "conv" else "sequence"
-        formula = "50*c*c + 2*c" if self.name == "conv" else "10*c*c + 2*c"
-        variety = Variety(SEED, BlueprintSpec(kind, formula, starts_as_identity=True), seed)
+        variety = Variety(SEED, BlueprintSpec(kind, starts_as_identity=True), seed)
         recipe = Recipe(
             task=self.task,
             data=self.data,

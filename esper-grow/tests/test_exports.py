@@ -70,7 +70,7 @@ class Attends(nn.Module):
 def grow(model: nn.Module, name: str, block: Any = Block, *, stage: Stage = Stage.FOSSILISED, **more: Any) -> None:
     """Put a seed that acts at full strength into a slot."""
     number = sum(len(slot.seeds) for slot in slots_of(model).each())
-    options = {"blueprint": "t/b", "spec": BlueprintSpec("vector", "1"), "identity": False, **more}
+    options = {"blueprint": "t/b", "spec": BlueprintSpec("vector"), "identity": False, **more}
     add_seed(model, name, block, seed=number, number=number, noise=0.1, **options).stage = stage
 
 

@@ -25,7 +25,7 @@ from esper_core.leyline import (
     Stage,
 )
 from esper_core.leyline.signals import Finding
-from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, SlotDescription
+from esper_core.leyline.specs import SITE_KINDS, Candidate, SlotDescription
 from esper_policies.observations import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, LIMIT, SCHEMA, SLOT_COLUMNS, rows_of
 
 T = TypeVar("T")
@@ -86,7 +86,6 @@ class Chance(random.Random):
                 self.perhaps(self.count()),
                 self.perhaps(self.count()),
                 self.random() < 0.5,
-                tuple(self.some(BLUEPRINT_TRAITS)),
             )
             for name in self.some(blueprints)
         ]
@@ -236,7 +235,7 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
         assert sum(values[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
 
 
-PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True, ("bf16",)),))
+PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True),))
 GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
 SEED = SeedSignals(
     "a/one",
@@ -280,7 +279,7 @@ MEANINGS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
     "candidates": (
         CANDIDATE_COLUMNS,
         {
-            "parameters": SHARE, "flops": SHARE, "reach": 1.0, "identity": 1.0, "trait_bf16": 1.0,
+            "parameters": SHARE, "flops": SHARE, "reach": 1.0, "identity": 1.0,
             "stage_holding": 1.0, "alpha": 0.5, "promised_loss": -1.0, "gain": 2.5, "gain_error": 2.5,
             "dependence_error": 2.5, "health": 0.5, "surplus": 2.0, "gate_opens": 1.0, "rent": 0.02,
         },

@@ -30,7 +30,7 @@ from esper_core import BlueprintSpec, hookimpl
 
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("dot", lambda site: nn.Conv1d(site.channels, site.channels, 1), BlueprintSpec("sequence", "c*c + c"))
+    registry.add("dot", lambda site: nn.Conv1d(site.channels, site.channels, 1), BlueprintSpec("sequence"))
 """
 
 RUN = """

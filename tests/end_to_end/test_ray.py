@@ -179,7 +179,7 @@ class Hang(Block):
 @hookimpl
 def esper_register_blueprints(registry):
     for kind in (Crash, Hang):
-        registry.add(kind.__name__.lower(), kind, BlueprintSpec(accepts="sequence", params="c*c + c"))
+        registry.add(kind.__name__.lower(), kind, BlueprintSpec("sequence"))
 """
 
 

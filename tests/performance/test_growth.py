@@ -65,7 +65,7 @@ def share_behind(model: nn.Module, inputs: torch.Tensor) -> float:
 def test_leaving_out_each_of_three_seeds(compare, record, quick):
     model = host(*SLOTS).eval()
     for number, slot in enumerate(slots_of(model).each()):
-        spec = BlueprintSpec(slot.site.kind, "0", starts_as_identity=True)
+        spec = BlueprintSpec(slot.site.kind, starts_as_identity=True)
         seed = Seed(ConvLight(slot.site), blueprint="conv_light", spec=spec, site=slot.site, number=number)
         for parameter in seed.parameters():
             nn.init.normal_(parameter, std=0.02)
@@ -94,7 +94,7 @@ def garden_with_seed(incubation: str, slot: str, quick: bool):
     model = host(slot)
     settings = OptimizerConfig(learning_rate=1e-3)
     keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
-    variety = Variety("blueprints/conv_light", BlueprintSpec("image", "9*c*c + c", starts_as_identity=True), ConvLight)
+    variety = Variety("blueprints/conv_light", BlueprintSpec("image", starts_as_identity=True), ConvLight)
     growth = GrowthConfig(incubation="branch" if incubation == "branch" else "shadow", gates="off")
     garden = Garden(model, keeper, {slot: [variety]}, seed=0, batches=1, settings=growth)
     garden.apply(Action(Op.GERMINATE, slot, variety.id, speed=0), 0)

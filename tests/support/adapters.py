@@ -11,7 +11,7 @@ from esper_core.growth import Seed, slots_of
 from esper_core.leyline import Blend, Site
 from tests.support.core_worlds import add_seed
 
-SPEC = BlueprintSpec(("vector", "tokens"), "2*(i + c)", starts_as_identity=True, adapts=True)
+SPEC = BlueprintSpec(("vector", "tokens"), starts_as_identity=True, adapts=True)
 TOKENS = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
 
 

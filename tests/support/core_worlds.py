@@ -205,14 +205,14 @@ class Bad(nn.Module):
 def bad(
     harm: Callable[[Any, Tensor], Tensor] = out_of_patience, patience: int = 0, *, training: bool = True
 ) -> Variety:
-    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
+    spec = BlueprintSpec("sequence", starts_as_identity=True)
     return Variety("test/bad", spec, lambda site: Bad(site, harm, patience, training))
 
 
-LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), local_conv)
-LOUD = Variety("test/loud", BlueprintSpec("sequence", "c*c + c"), loud)
-TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
-WILD = Variety("test/wild", BlueprintSpec("vector", "2*c*c + c"), Wild)
+LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", starts_as_identity=True), local_conv)
+LOUD = Variety("test/loud", BlueprintSpec("sequence"), loud)
+TAME = Variety("test/tame", BlueprintSpec("vector", starts_as_identity=True), Tame)
+WILD = Variety("test/wild", BlueprintSpec("vector"), Wild)
 
 
 class ToyTask:
@@ -452,7 +452,7 @@ def add_seed(
     """
     slot = slots_of(model).named(name)
     assert slot.site is not None
-    spec = spec or BlueprintSpec(slot.site.kind, "c*c + c", starts_as_identity=True)
+    spec = spec or BlueprintSpec(slot.site.kind, starts_as_identity=True)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         arguments = {"blueprint": "test/bend", "spec": spec, "site": slot.site, "number": len(slot.seeds)}

@@ -153,7 +153,7 @@ class Sink:
 def esper_register_blueprints(registry):
     #at registration
     for number, block in enumerate(BLOCKS):
-        registry.add(f"b{number}", block, BlueprintSpec("sequence", "c*c + c"))
+        registry.add(f"b{number}", block, BlueprintSpec("sequence"))
 @hookimpl
 def esper_register_hosts(registry): registry.add("host", Host, HostSpec())
 @hookimpl

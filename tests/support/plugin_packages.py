@@ -60,7 +60,7 @@ class Workshop:
             "@hookimpl",
             "def esper_register_blueprints(registry):",
             "    pass",
-            *(f'    registry.add("{name}", "nowhere:{name}", BlueprintSpec("vector", "c"))' for name in names),
+            *(f'    registry.add("{name}", "nowhere:{name}", BlueprintSpec("vector"))' for name in names),
         ]
         return self.package("\n".join(lines), **settings)
 

@@ -63,7 +63,7 @@ KINDS = {
 EXAMPLE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
 
 
-BEND = Variety("test/bend", BlueprintSpec("vector", "c*c + c"), Bend)
+BEND = Variety("test/bend", BlueprintSpec("vector"), Bend)
 
 
 def grafted(kind: str) -> nn.Module:

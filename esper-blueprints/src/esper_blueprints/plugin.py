@@ -9,110 +9,61 @@ from esper_core import BlueprintSpec, hookimpl
 if TYPE_CHECKING:
     from esper_core.leyline import Registrar
 
-ANY_SIZE: Final = ("deterministic", "bf16", "compile", "dynamic_spatial")
-"""Traits of the blueprints that torch.compile captures as one graph."""
 
-INFORMED: Final = (*ANY_SIZE, "informed_birth")
-"""Traits of the blueprints that choose their initial weights from a batch."""
-
-
-def _spec(
-    accepts: str | tuple[str, ...], params: str, summary: str, traits: tuple[str, ...] = ANY_SIZE, **more: Any
-) -> BlueprintSpec:
+def _spec(accepts: str | tuple[str, ...], summary: str, **more: Any) -> BlueprintSpec:
     """Return the spec of a blueprint that starts as the identity, as all of this package do."""
-    return BlueprintSpec(accepts, params, summary=summary, starts_as_identity=True, traits=traits, **more)
+    return BlueprintSpec(accepts, summary=summary, starts_as_identity=True, **more)
 
 
 BLUEPRINTS: Final = {
     "norm": (
         "norm:Norm",
-        _spec(
-            ("image", "sequence", "vector", "tokens"),
-            "2*c",
-            "RMS normalisation with a gain and a bias for each feature.",
-        ),
+        _spec(("image", "sequence", "vector", "tokens"), "RMS normalisation with a gain and a bias for each feature."),
     ),
     "squeeze_excite": (
         "squeeze_excite:SqueezeExcite",
-        _spec(
-            ("image", "sequence", "tokens"),
-            "2*c*max(c//4, 1) + max(c//4, 1) + c",
-            "A gate for each feature, computed from all positions.",
-        ),
+        _spec(("image", "sequence", "tokens"), "A gate for each feature, computed from all positions."),
     ),
     "pointwise": (
         "pointwise:Pointwise",
-        _spec(
-            ("image", "sequence"), "8*c*c + 5*c", "Two layers at each position separately, four times as wide inside."
-        ),
+        _spec(("image", "sequence"), "Two layers at each position separately, four times as wide inside."),
     ),
     "depthwise_separable": (
         "depthwise_separable:DepthwiseSeparable",
-        _spec(
-            ("image", "sequence"),
-            "5**n*c + c*c + 2*c",
-            "A depthwise convolution of width 5, then a mix: neighbours for few parameters.",
-        ),
+        _spec(("image", "sequence"), "A depthwise convolution of width 5, then a mix: neighbours for few parameters."),
     ),
     "conv_light": (
         "conv_light:ConvLight",
-        _spec(
-            ("image", "sequence"),
-            "2*(5**n*c*c + c)",
-            "Two convolutions of width 5: four neighbours to each side.",
-            traits=INFORMED,
-        ),
+        _spec(("image", "sequence"), "Two convolutions of width 5: four neighbours to each side."),
     ),
     "conv_heavy": (
         "conv_heavy:ConvHeavy",
         _spec(
-            ("image", "sequence"),
-            "8*5**n*c*c + 9*c",
-            "Three convolutions of width 5, twice as wide inside: six neighbours to each side.",
+            ("image", "sequence"), "Three convolutions of width 5, twice as wide inside: six neighbours to each side."
         ),
     ),
     "dilated": (
         "dilated:Dilated",
         _spec(
             ("image", "sequence"),
-            "3*(3**n*c*c + c)",
             "Three convolutions of width 3 with dilations 1, 3 and 9: 13 neighbours to each side.",
         ),
     ),
     "bottleneck": (
         "bottleneck:Bottleneck",
-        _spec(
-            ("image", "sequence"),
-            "2*c*max(c//4, 1) + 5**n*max(c//4, 1)**2 + 2*max(c//4, 1) + c",
-            "A convolution of width 5 over a quarter as many features.",
-        ),
+        _spec(("image", "sequence"), "A convolution of width 5 over a quarter as many features."),
     ),
-    "mlp": (
-        "mlp:Mlp",
-        _spec(("vector", "tokens"), "4*c*c + 3*c", "Two layers over the features, twice as wide inside."),
-    ),
-    "low_rank": (
-        "low_rank:LowRank",
-        _spec(
-            ("vector", "tokens"),
-            "2*c*max(c//4, 1) + c",
-            "A linear map over a quarter as many features.",
-            traits=INFORMED,
-        ),
-    ),
+    "mlp": ("mlp:Mlp", _spec(("vector", "tokens"), "Two layers over the features, twice as wide inside.")),
+    "low_rank": ("low_rank:LowRank", _spec(("vector", "tokens"), "A linear map over a quarter as many features.")),
     "gated_mlp": (
         "gated_mlp:GatedMlp",
-        _spec(
-            ("vector", "tokens"), "6*c*c + 5*c", "The product of two linear maps of the features, twice as wide inside."
-        ),
+        _spec(("vector", "tokens"), "The product of two linear maps of the features, twice as wide inside."),
     ),
     "lora": (
         "lora:Lora",
         _spec(
             ("vector", "tokens", "sequence", "image"),
-            "{rank}*(i + c)",
             "LoRA: a linear map of low rank beside a linear layer or a 1×1 convolution.",
-            traits=INFORMED,
             adapts=True,
             settings="esper_blueprints.settings:LoraSettings",
         ),
@@ -121,9 +72,7 @@ BLUEPRINTS: Final = {
         "dora:Dora",
         _spec(
             ("vector", "tokens"),
-            "{rank}*(i + c) + c",
             "DoRA: LoRA that also changes how long the rows of a linear layer's weight are.",
-            traits=INFORMED,
             adapts=True,
             reads_layer=True,
             settings="esper_blueprints.settings:LoraSettings",
@@ -133,23 +82,14 @@ BLUEPRINTS: Final = {
         "bottleneck_adapter:BottleneckAdapter",
         _spec(
             ("vector", "tokens"),
-            "{width}*(i + c) + {width} + c",
             "A narrow MLP beside a layer.",
             adapts=True,
             settings="esper_blueprints.settings:AdapterSettings",
         ),
     ),
-    "ia3": ("ia3:Ia3", _spec(("vector", "tokens"), "c", "IA³: a factor for each feature.")),
-    "attention": ("attention:Attention", _spec("tokens", "4*c*c + c", "Self-attention without positions.")),
-    "gru_mixer": (
-        "gru_mixer:GruMixer",
-        _spec(
-            "tokens",
-            "7*c*c + 7*c",
-            "A GRU along the tokens: each depends on those before it.",
-            traits=("deterministic", "bf16", "dynamic_spatial"),
-        ),
-    ),
+    "ia3": ("ia3:Ia3", _spec(("vector", "tokens"), "IA³: a factor for each feature.")),
+    "attention": ("attention:Attention", _spec("tokens", "Self-attention without positions.")),
+    "gru_mixer": ("gru_mixer:GruMixer", _spec("tokens", "A GRU along the tokens: each depends on those before it.")),
 }
 """Module and class of each blueprint by its name, and its spec."""
 

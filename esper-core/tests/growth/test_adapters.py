@@ -58,7 +58,7 @@ def test_an_adapter_that_reads_its_layer_gets_that_and_what_it_returned():
         def forward(self, inputs: Tensor, layer: nn.Linear, outputs: Tensor) -> Tensor:
             return super().forward(inputs) + outputs @ layer.weight @ layer.weight.T
 
-    spec = BlueprintSpec("tokens", "2*(i + c)", starts_as_identity=True, adapts=True, reads_layer=True)
+    spec = BlueprintSpec("tokens", starts_as_identity=True, adapts=True, reads_layer=True)
     model = host(nn.Linear(8, 6))
     first, reader = grow(model), grow(model, Reader, spec=spec)
     hidden = model.first(TOKENS)
@@ -80,7 +80,7 @@ def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():
         def inform(self, inputs: Tensor, gradients: Tensor) -> None:
             seen.append((inputs, gradients.shape))
 
-    spec = BlueprintSpec("tokens", "2*(i + c)", starts_as_identity=True, adapts=True, traits=("informed_birth",))
+    spec = BlueprintSpec("tokens", starts_as_identity=True, adapts=True)
     model = host(nn.Linear(8, 6))
     garden = make_garden(model, Variety("t/b", spec, Informed), probe=lambda model: model(TOKENS).square().mean())
     garden.apply(Action(Op.GERMINATE, "here", "t/b"), 0)

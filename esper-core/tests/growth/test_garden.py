@@ -133,8 +133,8 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
 
     host = core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
     model = graft(host, ["stem"], example=inputs)
-    spec = replace(core_worlds.LOCAL_CONV.spec, traits=("informed_birth",))
-    garden = make_garden(model, Variety("test/informed", spec, informed), probe=lambda m: m(inputs).square().mean())
+    variety = Variety("test/informed", core_worlds.LOCAL_CONV.spec, informed)
+    garden = make_garden(model, variety, probe=lambda m: m(inputs).square().mean())
     garden.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     assert model.passes == 0.0
     hidden = model.stem(inputs).detach().requires_grad_()
@@ -171,7 +171,7 @@ def test_invalid_action_argument_is_refused(change, message):
 def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
     """A block may compute in half precision, or, as normalisation does, in full precision after a host in half."""
     for block in (nn.Conv1d(4, 4, 1), nn.GroupNorm(1, 4)):
-        spec = BlueprintSpec("sequence", "c")
+        spec = BlueprintSpec("sequence")
         seed = Seed(block, blueprint="x", spec=spec, site=Site("sequence", 4, (8,)), number=0, blend=blend)
         hidden = torch.randn(3, 4, 8).to(dtype).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):

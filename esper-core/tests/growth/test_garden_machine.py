@@ -216,7 +216,7 @@ class World(LinearWorld):
             TAME,
             WILD,
             replace(TAME, id="test/faulty", factory=partial(faulty, built=self.book.built)),
-            Variety("test/elsewhere", BlueprintSpec("image", "c"), Tame),
+            Variety("test/elsewhere", BlueprintSpec("image"), Tame),
         )
         optimizer = OptimizerConfig(learning_rate=1e-2, clip_norm=1.0, implementation="plain")
         super().__init__(limits, varieties, optimizer, growth=growth, batches=BATCHES, ready=self.is_ready)

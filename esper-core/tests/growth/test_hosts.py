@@ -19,7 +19,7 @@ def test_seeds_are_planted_at_full_strength_and_are_not_parameters_of_the_host()
     host, host_parameters = Host(model), dict(model.named_parameters())
     assert (host.is_grafted, host.parameters().keys()) == (False, host_parameters.keys())
     graft(model, ["0", "1"], example=EXAMPLE)
-    variety = Variety("test/conv", BlueprintSpec("sequence", "6*c*c + 2*c"), local_conv)
+    variety = Variety("test/conv", BlueprintSpec("sequence"), local_conv)
     seeds = [host.plant(slot, variety, 0, lambda model: model(EXAMPLE).mean()) for slot in ("0", "1")]
     assert [(seed.number, seed.alpha.value) for seed in seeds] == [(0, 1.0), (1, 1.0)]
     assert [slot.living for slot in host.slots.matching("*")] == seeds

@@ -45,7 +45,7 @@ def grown(kind: str) -> nn.Module:
 def rebuilt(host: nn.Module, state: dict[str, Any]) -> nn.Module:
     network = Network.in_state(state)
     assert network is not None
-    bend = Variety("test/bend", BlueprintSpec(network.seeds[0].kind, "c*c + c", starts_as_identity=True), Bend)
+    bend = Variety("test/bend", BlueprintSpec(network.seeds[0].kind, starts_as_identity=True), Bend)
     Host(host).rebuild(network, state, lambda _: bend, source="the part")
     return host
 

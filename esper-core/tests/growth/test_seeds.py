@@ -35,7 +35,7 @@ def features_last(site: Site, tensor: Tensor) -> Tensor:
 
 def seed_of(site: Site, blend: Blend, *, tame: bool) -> Seed:
     torch.manual_seed(3)
-    block, spec = Tame(site), BlueprintSpec(site.kind, "2*c*c + c", starts_as_identity=tame)
+    block, spec = Tame(site), BlueprintSpec(site.kind, starts_as_identity=tame)
     if not tame:
         block.last.reset_parameters()
     return Seed(block, blueprint="test/x", spec=spec, site=site, number=0, blend=blend)
@@ -115,7 +115,7 @@ def test_seed_is_never_called_at_alpha_0(blend, raises, stage):
     inputs = torch.randn(4, 3)
     model = graft(nn.Sequential(nn.Linear(3, 3)), {"early": SlotPlace("0")}, example=inputs)
     alone, slot = model(inputs), slots_of(model).named("early")
-    block, spec = Net(mine, raises=raises), BlueprintSpec("vector", "0", starts_as_identity=True)
+    block, spec = Net(mine, raises=raises), BlueprintSpec("vector", starts_as_identity=True)
     seed = Seed(block, blueprint="test/x", spec=spec, site=slot.site, number=0, blend=blend)
     slot.seeds.append(seed)
     seed.stage = stage

@@ -8,7 +8,7 @@ SOURCE = """
 from esper_core import BlueprintSpec, hookimpl
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("tiny-conv", "my_package.blocks:TinyConv", BlueprintSpec(accepts="image", params="9*c*c"))
+    registry.add("tiny-conv", "my_package.blocks:TinyConv", BlueprintSpec("image"))
 """
 
 

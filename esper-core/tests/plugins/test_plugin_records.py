@@ -83,9 +83,9 @@ def test_invalid_settings_declaration_is_reported(component, refusal, settings, 
 @pytest.mark.parametrize(
     ("text", "outcome"),
     [
-        ("", ("extra/tiny", "3*c", 3)),
-        ("(width=5)", ("extra/tiny(width=5)", "5*c", 5)),
-        ("( width = 5 )", ("extra/tiny(width=5)", "5*c", 5)),
+        ("", ("extra/tiny", 3)),
+        ("(width=5)", ("extra/tiny(width=5)", 5)),
+        ("( width = 5 )", ("extra/tiny(width=5)", 5)),
         ("(width=x)", "width: Input should be a valid integer"),
         ("(5)", "5: Extra inputs are not permitted. Its settings: width"),
         ("(width=5", "width: Input should be a valid integer"),
@@ -98,7 +98,7 @@ def test_settings_of_a_blueprint_stand_behind_its_name(load, workshop, text, out
         "from esper_core import BlueprintSpec, hookimpl\n"
         "@hookimpl\n"
         "def esper_register_blueprints(registry):\n"
-        "    spec = BlueprintSpec('vector', '{width}*c', settings='my_blocks:Settings')\n"
+        "    spec = BlueprintSpec('vector', settings='my_blocks:Settings')\n"
         "    registry.add('tiny', 'my_blocks:build', spec)\n"
     )
     registry = load(workshop.package(source)).registry
@@ -107,5 +107,5 @@ def test_settings_of_a_blueprint_stand_behind_its_name(load, workshop, text, out
             registry.find("blueprint", f"tiny{text}")
         return
     component = registry.find("blueprint", f"tiny{text}")
-    assert (component.id, component.spec.params, component.load()(None)) == outcome
-    assert registry.match("blueprint", "*")[0].spec.params == "3*c"
+    assert (component.id, component.load()(None)) == outcome
+    assert registry.match("blueprint", "*")[0].load()(None) == 3

@@ -117,7 +117,7 @@ class OddBlock(nn.Module):
         return hidden + self.last(self.drop(self.norm(hidden))) * self.mask
 
 
-ODD = Variety("test/odd", BlueprintSpec("sequence", "c*c + 3*c", starts_as_identity=True), OddBlock)
+ODD = Variety("test/odd", BlueprintSpec("sequence", starts_as_identity=True), OddBlock)
 
 
 def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any) -> Recipe:

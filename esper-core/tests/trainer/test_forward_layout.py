@@ -36,7 +36,7 @@ def variety(look: Flat) -> Variety:
         conv = zeroed(nn.Conv2d(site.channels, site.channels, 3, padding=1, bias=False))
         return Net(lambda net, hidden: look(hidden) + net.conv(look(hidden)), conv=conv)
 
-    return Variety("test/seed", BlueprintSpec("image", "9*c*c", starts_as_identity=True), block)
+    return Variety("test/seed", BlueprintSpec("image", starts_as_identity=True), block)
 
 
 def images(examples: int, seed: int) -> Split:

@@ -149,10 +149,7 @@ def test_networks_that_cannot_be_one_program_are_trained_as_they_always_were(rec
 
 
 NURSERY = {"nursery": 2, "incubation": "branch", "average": 3}
-FIRST, SECOND = (
-    replace(variety, spec=BlueprintSpec("sequence", variety.spec.params, starts_as_identity=True))
-    for variety in (TAME, WILD)
-)
+FIRST, SECOND = (replace(variety, spec=BlueprintSpec("sequence", starts_as_identity=True)) for variety in (TAME, WILD))
 PLANT_FIRST, PLANT_SECOND = (replace(GERMINATE, blueprint=variety.id) for variety in (FIRST, SECOND))
 
 

@@ -161,7 +161,7 @@ def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_i
     def refuse(site: Site) -> nn.Module:
         raise OSError("no disk")
 
-    pool = Pool(make_recipe(variety=Variety("test/bad", BlueprintSpec("sequence", "c"), refuse)), ["grown"], 5)
+    pool = Pool(make_recipe(variety=Variety("test/bad", BlueprintSpec("sequence"), refuse)), ["grown"], 5)
     pool.reset(0, 3)
     changes, lost = pool.apply([GERMINATE] * 5, 0)
     assert changes == []

@@ -134,7 +134,7 @@ def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one():
             lambda net, hidden: hidden + net.last(net.norm(hidden)), norm=nn.BatchNorm1d(site.channels), last=last
         )
 
-    variety = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), normed)
+    variety = Variety("test/local-conv", BlueprintSpec("sequence", starts_as_identity=True), normed)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("drop")}
     environment = begin(change_recipe(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,))))
     later = replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT

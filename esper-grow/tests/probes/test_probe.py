@@ -37,7 +37,7 @@ def residual(name: str, width: int) -> Variety:
         last = zeroed(nn.Conv1d(site.channels, site.channels, 1, bias=False))
         return Net(lambda net, hidden: hidden + net.last(torch.relu(net.first(hidden))), first=first, last=last)
 
-    spec = BlueprintSpec("sequence", f"{width + 1}*c*c + c", starts_as_identity=True)
+    spec = BlueprintSpec("sequence", starts_as_identity=True)
     return Variety(f"test/{name}", spec, block)
 
 

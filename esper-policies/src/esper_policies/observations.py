@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.actions import Op
 from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
-from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
+from esper_core.leyline.specs import SITE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +71,6 @@ SLOT_COLUMNS: Final[tuple[str, ...]] = (
 CANDIDATE_COLUMNS: Final[tuple[str, ...]] = (
     *_with_flag("parameters", "flops", "reach"),
     "identity",
-    *(f"trait_{trait}" for trait in BLUEPRINT_TRAITS),
     "is_new",
     *(f"stage_{stage.value}" for stage in _LIVING),
     *(f"may_{op.value}" for op in _OPS),
@@ -189,11 +188,10 @@ def _described(candidate: Candidate, host_parameters: int, host_flops: int | Non
         *_known(_share(candidate.flops, host_flops)),
         *_known(None if candidate.reach is None else candidate.reach / max(1, positions)),
         float(candidate.identity),
-        *(float(trait in candidate.traits) for trait in BLUEPRINT_TRAITS),
     )
 
 
-_UNDESCRIBED: Final = (0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, *(0.0 for _ in BLUEPRINT_TRAITS))
+_UNDESCRIBED: Final[tuple[float, ...]] = (0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0)
 _UNBORN: Final = (0.0, *(value for _ in range(8) for value in (0.0, 1.0)), 0.0)
 
 

@@ -76,7 +76,7 @@ def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites):
         candidate = describe(variety, site)
         assert candidate.blueprint == variety.id
         assert candidate.parameters == germinated(variety, site), (variety.id, site)
-        assert (candidate.identity, candidate.traits) == (variety.spec.starts_as_identity, variety.spec.traits)
+        assert candidate.identity == variety.spec.starts_as_identity
         assert candidate.flops is not None
         assert candidate.flops > 0 or variety.id.endswith(("/norm", "/ia3"))  # which have no product and no convolution
 
@@ -105,7 +105,7 @@ def test_operations_of_a_convolution_are_counted_exactly(site, dimensions):
         layers = conv(site.channels, 6, 3, padding=1), nn.ReLU(), conv(6, site.channels, 5, padding=2)
         return nn.Sequential(*layers)
 
-    candidate = describe(Variety("a/b", BlueprintSpec(site.kind, "1"), convolutions), site)
+    candidate = describe(Variety("a/b", BlueprintSpec(site.kind), convolutions), site)
     weights = 6 * site.channels * (3**dimensions + 5**dimensions)
     assert candidate.flops == 2 * weights * math.prod(site.size)
     assert candidate.reach == 7
@@ -123,7 +123,7 @@ def refusing(site: Site) -> nn.Module:
 @pytest.mark.parametrize("factory", [unbuildable, refusing])
 @pytest.mark.parametrize("kind", USUAL)
 def test_description_of_a_broken_blueprint_is_unknown(factory, kind):
-    candidate = describe(Variety("a/broken", BlueprintSpec(kind, "c"), factory), USUAL[kind])
+    candidate = describe(Variety("a/broken", BlueprintSpec(kind), factory), USUAL[kind])
     channels = USUAL[kind].channels
     assert candidate.flops is None
     assert candidate.reach == (0 if kind == "vector" and factory is refusing else None)
@@ -147,7 +147,7 @@ def observed(site: Site) -> tuple[nn.Module, SlotDescriptions]:
     host = shown(site)
     example = torch.randn(3, *site.example_shape)
     graft(host, {"here": SlotPlace("stem", site.kind), "there": SlotPlace("norm")}, example=example)
-    varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind, "3*c"), listening)]}
+    varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind), listening)]}
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
     return host, SlotDescriptions(host, sites, varieties, example)
 
@@ -165,7 +165,7 @@ def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_h
     assert same(host.state_dict(), before)
     assert host.training
     assert all(parameter.grad is None for parameter in host.parameters())
-    variety = Variety("a/listening", BlueprintSpec("sequence", "3*c"), listening)
+    variety = Variety("a/listening", BlueprintSpec("sequence"), listening)
     first = describe(variety, USUAL["sequence"])
     torch.manual_seed(2)
     assert describe(variety, USUAL["sequence"]) == first

@@ -32,7 +32,7 @@ class Block(nn.Conv1d):
 
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("late", Block, BlueprintSpec("sequence", "c*c + c"))
+    registry.add("late", Block, BlueprintSpec("sequence"))
 """
 
 RUN = """

@@ -20,7 +20,7 @@ from esper_core import BlueprintSpec, hookimpl
 
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("tiny", "my_plugin:Tiny", BlueprintSpec("sequence", "1", "Small.", starts_as_identity=True))
+    registry.add("tiny", "my_plugin:Tiny", BlueprintSpec("sequence", summary="Small.", starts_as_identity=True))
 
 def __getattr__(name):  # the heavy import stays away until the blueprint is used
     import torch

@@ -23,7 +23,7 @@ def esper_settings_model(): return Own
 
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", "c", "Another."))
+    registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", summary="Another."))
 
 @hookimpl
 def esper_register_tasks(registry):

@@ -20,7 +20,7 @@ def beat():
 @hookimpl
 def esper_register_blueprints(registry):
     {at_registration}
-    registry.add("block", "torch.nn:Identity", BlueprintSpec("sequence", "0"))
+    registry.add("block", "torch.nn:Identity", BlueprintSpec("sequence"))
 """
 
 
@@ -45,7 +45,7 @@ def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(
 ):
     monkeypatch.chdir(tmp_path)
     source = QUITTER.format(**{"build": "pass", "forward": "pass", place: "exit(0)"})
-    install.components("quitters", source, blueprint={"quitter": "Quitter, BlueprintSpec('sequence', 'c*c + c')"})
+    install.components("quitters", source, blueprint={"quitter": "Quitter, BlueprintSpec('sequence')"})
     answer = esper(command, file, "--set", "slots.early.blueprints=[quitter]")
     assert (answer.status, answer.out, (tmp_path / "runs").exists()) == (3, "", False)
     assert answer.err.startswith(f'{code} blueprint "quitters/quitter" (esper-quitters 1.0) raised SystemExit')

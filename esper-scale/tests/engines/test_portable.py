@@ -24,7 +24,7 @@ def widen(site):
 
 @hookimpl
 def esper_register_blueprints(registry):
-    registry.add("widen", widen, BlueprintSpec(accepts="sequence", params="c*c + c"))
+    registry.add("widen", widen, BlueprintSpec("sequence"))
 """
 HOST = """
 from torch import nn

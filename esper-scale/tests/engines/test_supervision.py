@@ -152,7 +152,7 @@ def test_a_seed_that_ends_its_worker_in_a_group_is_named_and_changes_nobody_else
     def leaves(site: Site) -> nn.Module:
         return Net(compute_or_leave, conv=zeroed(nn.Conv1d(site.channels, site.channels, 1)))
 
-    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
+    spec = BlueprintSpec("sequence", starts_as_identity=True)
     recipe = recipe_with(Variety("test/bad", spec, leaves), host=SmoothHost)
     growth = plain_growth(incubation="branch")
     recipe = change_recipe(recipe, growth=growth, draws=Draws.NEVER)

@@ -19,7 +19,7 @@ Status = Literal["passed", "failed", "skipped", "expected failure", "unexpected 
 
 
 class NotApplicable(Exception):
-    """Raised by a check that does not apply to the component, for example to a trait that it does not claim."""
+    """Raised by a check that does not apply to the component, for example where torch cannot try it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,9 +146,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         (_TORCH,),
         (
             'accepts=("vector", "tokens")',
-            'params="3*(c*c + c)"',
             "starts_as_identity=True",
-            'traits=("deterministic", "bf16")',
         ),
     ),
     "reward": Kind("rewards", "thrifty", "Gain over the twin, less a price for each doubling in size.", (_PYDANTIC,)),

@@ -38,7 +38,7 @@ POLICY_SLOTS: Final = (1, 2, 3, 7)
 
 
 def blueprint_checks(factory: Factory, spec: BlueprintSpec, *, name: str | None = None) -> Iterator[Check]:
-    """Yield the checks for a blueprint, each for every kind of site that it accepts, without those of other traits.
+    """Yield the checks for a blueprint, each for every kind of site that it accepts.
 
     The block is built by ``factory(site)``; ``spec`` is what the blueprint is registered with. ``name`` is shown in
     results.

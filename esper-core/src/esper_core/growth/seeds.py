@@ -15,14 +15,14 @@ block starts as the identity is therefore measured, not only declared.
 The block b of an adapter, such as LoRA, gets x, what the module before the slot gets: s = h + b(x), with b zero at
 birth.
 
-``SeedBuilder`` builds a newborn seed. A blueprint with the trait ``informed_birth`` chooses its first weights by the
-activations at its slot in one batch, and by their gradients.
+``SeedBuilder`` builds a newborn seed. A block with a method ``inform`` chooses its first weights by the activations at
+its slot in one batch, and by their gradients.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -38,8 +38,7 @@ from esper_core.leyline.actions import Blend, Curve
 from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.errors import PluginError
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
-from esper_core.plugins.formula import evaluate_formula
-from esper_core.plugins.isolation import is_interrupt
+from esper_core.plugins.isolation import attempt, is_interrupt
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.plugins.returned_values import describe_value
 
@@ -316,7 +315,9 @@ class Seed(nn.Module):
         return self.stage in INCUBATING
 
 
-TRAIT = "informed_birth"
+def is_informed(block: nn.Module) -> bool:
+    """Return whether a block chooses its first weights by a batch: it has a method ``inform(inputs, gradients)``."""
+    return callable(getattr(block, "inform", None))
 
 
 def inform(
@@ -354,6 +355,7 @@ class Variety:
     spec: BlueprintSpec
     factory: Callable[[Site], nn.Module]
     title: str = ""
+    _counts: dict[Site, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or f'blueprint "{self.id}"')
@@ -384,8 +386,17 @@ class Variety:
         return Guard(self.title, Scope.PROCESS)
 
     def block_parameters(self, site: Site) -> int:
-        """Return how many parameters a block has at ``site`` by the spec's formula; ValueError if it has no value."""
-        return evaluate_formula(self.spec.params, site.formula_variables())
+        """Return how many parameters a block has at ``site``; 0 if it cannot be built, since its seed will be lost."""
+        if site not in self._counts:
+            # First without memory, as a site from a file may be of any size; some factories need the values of tensors.
+            for device in ("meta", "cpu"):
+                with RandomStream(derive_seed(0, "counting")), torch.device(device):
+                    built = attempt(lambda: self.build(site))
+                if built.error is None:
+                    break
+            parameters = built.value.parameters() if isinstance(built.value, nn.Module) else ()
+            self._counts[site] = sum(parameter.numel() for parameter in parameters)
+        return self._counts[site]
 
     def most_parameters(self, site: Site) -> int:
         """Return how many parameters a seed of it has at ``site`` at most, over all blend operators."""
@@ -427,7 +438,7 @@ class SeedBuilder:
             with variety.guard():
                 with RandomStream(derive_seed(self.seed, "birth", *birth), device):
                     block = variety.factory(site).to(device, dtype)
-                if self.probe is not None and twins is None and TRAIT in variety.spec.traits:
+                if self.probe is not None and twins is None and is_informed(block):
                     stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
                     inform(block, self.model, tap, self.probe, stream, adapts=variety.spec.adapts)
                 seed = Seed(

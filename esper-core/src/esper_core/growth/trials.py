@@ -17,7 +17,7 @@ from torch import nn
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import describe_error
-from esper_core.growth.seeds import TRAIT
+from esper_core.growth.seeds import is_informed
 from esper_core.leyline.errors import Problem
 from esper_core.plugins.isolation import attempt
 from esper_core.plugins.process_state import Scope
@@ -54,9 +54,8 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
 
 
 def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:
-    yield from _wrong_count(block, variety, site)
     like = inputs.new_zeros(BATCH, *site.example_shape) if variety.spec.adapts else inputs
-    if TRAIT in variety.spec.traits:
+    if is_informed(block):
         informed: Any = block
         with torch.no_grad():
             informed.inform(inputs.clone(), torch.randn_like(like))
@@ -79,20 +78,6 @@ def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) ->
                 hint=hint,
             )
     yield from _untrained(block.train(), inputs, like)
-
-
-def _wrong_count(block: nn.Module, variety: Variety, site: Site) -> Iterator[Problem]:
-    counted = sum(parameter.numel() for parameter in block.parameters())
-    place = f"a {site.kind} of shape {site.example_shape}"
-    try:
-        declared = variety.block_parameters(site)
-    except ValueError as error:
-        yield Problem("E325", f"has a formula without a value for {place}: {error}")
-        return
-    if declared != counted:
-        formula = variety.spec.params
-        message = f'declares {declared:,} parameters for {place}, by "{formula}", and has {counted:,}'
-        yield Problem("E325", message, hint="Correct params in its BlueprintSpec; biases count.")
 
 
 def _wrong_outputs(outputs: object, inputs: Tensor, like: Tensor) -> Iterator[Problem]:

@@ -68,7 +68,7 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
 
     @hookimpl
     def esper_register_blueprints(registry):
-        registry.add("tiny-conv", "my_package.blocks:TinyConv", BlueprintSpec(accepts="image", params="9*c*c"))
+        registry.add("tiny-conv", "my_package.blocks:TinyConv", BlueprintSpec("image"))
     """
 
 

@@ -5,8 +5,7 @@ Nothing here imports torch, so components can be listed without importing them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from esper_core.leyline.constants import STACK_LIMIT
@@ -31,10 +30,6 @@ class Site:
     ``size`` are the other dimensions of one example: (H, W), (L,), (T,) or (). ``inputs`` is the number of features
     that the module before the slot gets, if it is called with a tensor laid out as its output is, as a linear layer is;
     in images and sequences, if it is a 1×1 convolution. Otherwise 0.
-
-    Examples:
-        >>> Site.of("sequence", (8, 40)).formula_variables()
-        {'c': 8, 'n': 1, 'l': 40}
     """
 
     kind: SiteKind
@@ -54,13 +49,6 @@ class Site:
         """Shape of one example, without the batch dimension."""
         return (*self.size, self.channels) if self.kind == "tokens" else (self.channels, *self.size)
 
-    def formula_variables(self) -> dict[str, int]:
-        """Return the variables of parameter formulas: c, n (spatial dimensions), h, w, l or t, and i (inputs)."""
-        names = {"image": ("h", "w"), "sequence": ("l",), "vector": (), "tokens": ("t",)}[self.kind]
-        spatial = 0 if self.kind in ("vector", "tokens") else len(self.size)
-        variables = {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
-        return variables | {"i": self.inputs} if self.inputs else variables
-
 
 @dataclass(frozen=True, slots=True)
 class BlueprintSpec:
@@ -68,11 +56,8 @@ class BlueprintSpec:
 
     Attributes:
         accepts: the site kinds it can grow in, one name or several.
-        params: exact number of parameters as a formula, such as ``"9*c*c"``; see ``Site.formula_variables``. Settings
-            stand in braces: ``"{rank}*(i + c)"``.
         summary: one line for listings.
         starts_as_identity: whether a new block returns its input, bit for bit up to the sign of zero.
-        traits: further properties from BLUEPRINT_TRAITS. They are verified.
         version: version of the blueprint's code, stored with each saved network. Increase it when the code builds
             another network from the same settings: networks saved with an older version are then refused (E333).
         adapts: whether it is an adapter, such as LoRA: a map of what the module before the slot gets, (…, inputs), that
@@ -86,10 +71,9 @@ class BlueprintSpec:
     """
 
     accepts: str | tuple[str, ...]
-    params: str
+    _: KW_ONLY
     summary: str = ""
     starts_as_identity: bool = False
-    traits: tuple[str, ...] = ()
     version: int = 1
     adapts: bool = False
     reads_layer: bool = False
@@ -121,19 +105,6 @@ class BlueprintSpec:
     def input_shape(self, site: Site) -> tuple[int, ...]:
         """Return the shape of one example that a block at ``site`` gets."""
         return (replace(site, channels=site.inputs) if self.adapts else site).example_shape
-
-
-BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(
-    {
-        "deterministic": "the same weights and inputs give the same outputs, in training too",
-        "bf16": "works in bfloat16",
-        "compile": "torch.compile compiles it without graph breaks, with equal results",
-        "stateful": "has buffers that change in training",
-        "dynamic_spatial": "accepts other image or sequence sizes than the one it was built for",
-        "informed_birth": "initialises its weights from activations and gradients: it has inform(inputs, gradients)",
-    }
-)
-"""The traits that a blueprint can declare, and their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +186,6 @@ class Candidate:
     flops: int | None
     reach: int | None
     identity: bool
-    traits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

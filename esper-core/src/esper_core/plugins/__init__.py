@@ -5,7 +5,6 @@ Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules
 * ``process_state``: restore what plugin code changes of the settings and random generators of torch and Python.
 * ``isolation``: call plugin code, and attribute what it raises or prints to its package.
 * ``returned_values``: check what components return, and name who returned it.
-* ``formula``: evaluate the formulas in which blueprints declare their numbers of parameters.
 * ``plugin_records``: what is known of a plugin (``PluginRecord``) and of what it provides (``Component``).
 * ``discovery``: entry points and one-file plugins; ids, versions and safe mode.
 * ``lookup_errors``: messages and suggestions for names that cannot be found.

@@ -137,8 +137,7 @@ class Component(Packaged):
         The text becomes a part of its id, so a saved network names its settings, too. ConfigError (E120) for settings
         that it does not take. Components that have none are returned as they are.
         """
-        spec: Any = self.spec
-        model: Any = self.settings_model() if isinstance(spec, specs.BlueprintSpec) else None
+        model: Any = self.settings_model() if isinstance(self.spec, specs.BlueprintSpec) else None
         if not (text or model):
             return self
         text = text and f"({text.replace(' ', '')}"
@@ -151,8 +150,7 @@ class Component(Packaged):
                 first = getattr(error, "errors")()[0]  # noqa: B009
                 hint = f"{first['loc'][0]}: {first['msg']}. Its settings: {', '.join(model.model_fields)}"
             raise ConfigError(Problem("E120", f"{self.title} does not take {text}", hint=hint)) from None
-        spec = replace(spec, params=spec.params.format(**values))
-        return replace(self, id=self.id + text, target=partial(self.load(), **values), spec=spec)
+        return replace(self, id=self.id + text, target=partial(self.load(), **values))
 
     @staticmethod
     def attributed(kind: str, built: Any, label: str) -> Any:

@@ -14,41 +14,25 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem, suggestion
 from esper_core.leyline.specs import (
-    BLUEPRINT_TRAITS,
     COMPONENT_KINDS,
     SITE_KINDS,
     BlueprintSpec,
     HostSpec,
-    Site,
     SlotPlace,
     Spec,
 )
 from esper_core.plugins import lookup_errors
 from esper_core.plugins.discovery import NAME_RULE, is_name
-from esper_core.plugins.formula import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import is_target
 from esper_core.plugins.plugin_records import KINDS, Component
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins.plugin_records import PluginCandidate, PluginRecord
 
 SpecT = TypeVar("SpecT", bound=Spec)
-
-SAMPLE_SITES: Final[Mapping[str, Site]] = {
-    "image": Site("image", 8, (6, 5), inputs=6),
-    "sequence": Site("sequence", 8, (40,), inputs=6),
-    "vector": Site("vector", 8, inputs=6),
-    "tokens": Site("tokens", 8, (12,), inputs=6),
-}
-"""A site of each kind, for which a blueprint's formula must evaluate."""
-
-_FORMULA_HINT: Final = (
-    "Names: c channels, n spatial dimensions, h height, w width, l length, t tokens, i inputs. "
-    "Operators: + - * // ** ( ) min max."
-)
 
 _WILDCARDS: Final = frozenset("*?[")
 
@@ -99,9 +83,6 @@ class ComponentRegistrar(Generic[SpecT]):
             self._refuse("E217", f'"{name}" with an invalid specification: {spec!r}', hint)
         for part, hint in _invalid_parts(spec):
             self._refuse("E217", f'"{name}" with {part}', hint)
-        # Settings give a formula more variables, and their defaults are known once the component is configured.
-        if isinstance(spec, BlueprintSpec) and spec.settings is None and (fault := _formula_fault(spec)):
-            self._refuse("E218", f'"{name}" with {fault}', _FORMULA_HINT)
 
     def _refuse(self, code: str, fault: str, hint: str) -> NoReturn:
         raise PluginError(Problem(code, f"{self._candidate.title} adds the {self._kind} {fault}", hint=hint))
@@ -216,12 +197,8 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
         # Dataclasses check no types: a wrong one would fail in a listing or a run, far from the author's line.
         if kind in (bool, int, str) and not isinstance(value, kind):
             yield f"{part.name}={value!r}", f"Expected a value of type {kind.__name__}."
-    if isinstance(spec, BlueprintSpec):
-        for trait in spec.traits:
-            if trait not in BLUEPRINT_TRAITS:
-                yield f"the trait {trait!r}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)
-        if spec.adapts and not spec.starts_as_identity:
-            yield "adapts=True, starts_as_identity=False", "An adapter has starts_as_identity=True."
+    if isinstance(spec, BlueprintSpec) and spec.adapts and not spec.starts_as_identity:
+        yield "adapts=True, starts_as_identity=False", "An adapter has starts_as_identity=True."
     if not _is_settings(spec.settings):
         yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):
@@ -238,16 +215,3 @@ def _is_settings(settings: object) -> bool:
     if isinstance(settings, str):
         return is_target(settings)
     return settings is None or (isinstance(settings, type) and hasattr(settings, "model_validate"))
-
-
-def _formula_fault(spec: BlueprintSpec) -> str | None:
-    """Evaluate a blueprint's formula for a site of each kind that it accepts; return what is wrong with it."""
-    for kind in spec.kinds:
-        site = SAMPLE_SITES[kind]
-        try:
-            value = evaluate_formula(spec.params, site.formula_variables())
-        except FormulaError as error:
-            return f"an invalid formula for {kind} sites: {error}"
-        if value < 0:
-            return f'{value} parameters for {site}: "{spec.params}"'
-    return None

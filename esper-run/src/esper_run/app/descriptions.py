@@ -106,7 +106,6 @@ def describe(variety: Variety, site: Site) -> Candidate:
             flops=_block_flops(block, variety, site),
             reach=None if block is None else reach(block, site, variety.spec.input_shape(site)),
             identity=variety.spec.starts_as_identity,
-            traits=variety.spec.traits,
         )
 
 

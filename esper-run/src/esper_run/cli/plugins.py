@@ -203,10 +203,8 @@ def _describe(component: Component) -> dict[str, Any]:
     if isinstance(spec, BlueprintSpec):
         return described | {
             "accepts": spec.kinds,
-            "params": spec.params,
             "starts_as_identity": spec.starts_as_identity,
             "adapts": spec.adapts,
-            "traits": spec.traits,
             "blueprint_version": spec.version,
         }
     if isinstance(spec, HostSpec):

@@ -18,10 +18,8 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
         "esper_blueprints_extra.shift_mix:ShiftMix",
         BlueprintSpec(
             accepts=("image", "sequence"),
-            params="2*(c*c + c)",
             summary="Shifts channels by one position, then mixes: neighbours for few parameters.",
             starts_as_identity=True,
-            traits=("deterministic", "bf16", "dynamic_spatial"),
         ),
     )
     registry.add(
@@ -29,10 +27,8 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
         "esper_blueprints_extra.haar:Haar",
         BlueprintSpec(
             accepts=("image", "sequence"),
-            params="2**n*c + c*c + c",
             summary="Gains on the bands of a wavelet split, then a mix.",
             starts_as_identity=True,
-            traits=("deterministic", "bf16", "dynamic_spatial"),
         ),
     )
     registry.add(
@@ -40,9 +36,7 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
         "esper_blueprints_extra.poly:Poly",
         BlueprintSpec(
             accepts=("vector", "tokens"),
-            params="3*(c*c + c)",
             summary="The product of two linear maps of the features.",
             starts_as_identity=True,
-            traits=("deterministic", "bf16"),
         ),
     )

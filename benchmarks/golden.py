@@ -99,9 +99,8 @@ IGNORED = {
 MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
 """Statistics that ``esper compare`` of esper-watch computes now, and no run."""
 ARGUMENTS = {
-    "germinate": ("blend", "speed", "curve", "target"),
-    "retarget": ("speed", "curve", "target"),
-    "prune": ("speed", "curve"),
+    "germinate": ("blend", "speed"),
+    "prune": ("speed",),
 }
 """What the ops of actions read beside slot and blueprint."""
 LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")

@@ -217,7 +217,7 @@ def newer_journal(folder: Path) -> None:
     """Save a network and change the format of its growth journal."""
     save(_garden(_wide())[0], folder / "grown")
     file = folder / "grown" / "growth.json"
-    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "format": 4}), encoding="utf-8")
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "format": 5}), encoding="utf-8")
 
 
 def newer_blueprint(folder: Path) -> None:

@@ -20,7 +20,6 @@ from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, hos
 from esper_core.leyline import (
     Action,
     Blend,
-    Curve,
     EsperError,
     GraftError,
     GrowthError,
@@ -73,7 +72,7 @@ def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = No
     model = graft(build(host), {"early": SlotPlace("stem", "sequence", stack)}, example=EXAMPLE)
     garden = make_garden(model, *(life[0] for life in lives))
     for variety, blend, kept in lives:
-        hold(garden, variety, target=1.0 if kept else 0.5, blend=blend)
+        hold(garden, variety, blend=blend, alpha=1.0 if kept else 0.5)
         with torch.no_grad():
             for seed in garden.slots["early"].seeds:
                 for number in seed.parameters():
@@ -85,14 +84,15 @@ def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = No
     return model.train()
 
 
-def hold(garden: Garden, variety: Variety, **more: Any) -> Garden:
-    """Return the garden with a seed that was germinated and blended in immediately."""
+def hold(garden: Garden, variety: Variety, *, alpha: float = 1.0, **more: Any) -> Garden:
+    """Return the garden with a seed that was germinated and blended in immediately, to this alpha."""
     garden.apply(Action(Op.GERMINATE, "early", variety.id, speed=0, **more), 0)
     garden.open_step()
     for number in garden.incubating:
         garden.incubate(number, lambda model: model(EXAMPLE).square().mean())
     garden.apply(Action(Op.ADVANCE, "early"), 0)
     garden.close_step()
+    living(garden.model).alpha.aim(alpha, 0)
     return garden
 
 
@@ -299,7 +299,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "too large": (JOURNAL, write(b" " * (2**26 + 1)), "E332 (.|\n)*ESPER_MAX_FILE_MIB"),
     "unknown key": (JOURNAL, change(more=1), NO_JOURNAL),
     "no seeds": (JOURNAL, edit(lambda record: record.pop("seeds")), NO_JOURNAL),
-    "newer": (JOURNAL, change(format=4), "E331 .*has the format 4(.|\n)*pip install -U"),
+    "newer": (JOURNAL, change(format=5), "E331 .*has the format 5(.|\n)*pip install -U"),
     "older": (JOURNAL, change(format=2), "E331 .*has the format 2(.|\n)*by an older one"),
     "newer and of another shape": (JOURNAL, change(format=7, seeds="x", more=1), "E331 .*has the format 7"),
     "changed by hand": (JOURNAL, change(model="Another", signed=False), "E330 (.|\n)*Its checksum does not match"),
@@ -459,21 +459,20 @@ def test_a_loaded_network_grows_on(load, tmp_path):
 def test_an_incubating_seed_continues_to_incubate(load, tmp_path):
     model = graft(build(NoisyHost), {"early": SlotPlace("stem")}, example=EXAMPLE)
     garden = make_garden(model, LOCAL_CONV, batches=10)
-    garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id, target=0.5), 0)
+    garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id, speed=7), 0)
     garden.open_step()
     esper.save(model, tmp_path)
     again = load(tmp_path)
     garden = make_garden(again, LOCAL_CONV, batches=10)
     assert list(garden.incubating) == [0]
     garden.incubate(0, lambda model: model(EXAMPLE).square().mean())
-    assert living(again).schedule.target == 0.5
+    assert living(again).speed == 7
 
 
-@pytest.mark.parametrize("op", [Op.PRUNE, Op.RETARGET])
-def test_a_ramp_of_alpha_continues(op, load, tmp_path):
+def test_a_ramp_of_alpha_continues(load, tmp_path):
     model = graft(build(NoisyHost), {"early": "stem"}, example=EXAMPLE)
-    garden = hold(make_garden(model, LOCAL_CONV, batches=10), LOCAL_CONV, target=0.9)
-    garden.apply(Action(op, "early", speed=4, curve=Curve.SIGMOID, target=0.2), 1)
+    garden = hold(make_garden(model, LOCAL_CONV, batches=10), LOCAL_CONV, alpha=0.9)
+    garden.apply(Action(Op.PRUNE, "early", speed=4), 1)
     for _ in range(15):
         garden.tick()
     esper.save(model, tmp_path)
@@ -538,10 +537,10 @@ def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do
 
 def test_load_state_dict_restores_alpha():
     model = graft(build(NoisyHost), {"early": "stem"}, example=EXAMPLE)
-    garden = hold(make_garden(model, LOCAL_CONV, batches=10), LOCAL_CONV, target=0.5)
+    garden = hold(make_garden(model, LOCAL_CONV, batches=10), LOCAL_CONV, alpha=0.5)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     expected = model.eval()(EXAMPLE)
-    garden.apply(Action(Op.RETARGET, "early", target=0.9, speed=4), 1)
+    garden.apply(Action(Op.PRUNE, "early", speed=4), 1)
     for _ in range(7):
         garden.tick()
     model.load_state_dict(before)

@@ -36,7 +36,7 @@ ALL_OPS = {
     Stage.GERMINATED: {Op.PRUNE},
     Stage.TRAINING: {Op.ADVANCE, Op.PRUNE},
     Stage.BLENDING: {Op.PRUNE},
-    Stage.HOLDING: {Op.PRUNE, Op.FOSSILISE, Op.RETARGET},
+    Stage.HOLDING: {Op.PRUNE, Op.FOSSILISE},
     Stage.DRAINING: set(),
 }
 """The ops of each stage without gates."""

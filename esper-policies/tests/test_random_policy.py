@@ -11,12 +11,12 @@ FREE = ActionMask({"early": frozenset({Op.GERMINATE}), "late": frozenset()}, {"e
 NURSERY = ActionMask(
     {
         "early": frozenset({Op.GERMINATE, Op.ADVANCE, Op.PRUNE}),
-        "late": frozenset({Op.PRUNE, Op.FOSSILISE, Op.RETARGET}),
+        "late": frozenset({Op.PRUNE, Op.FOSSILISE}),
     },
     {"early": ("a/norm",)},
     {
         "early": {"a/mlp": frozenset({Op.PRUNE}), "a/conv": frozenset({Op.ADVANCE, Op.PRUNE})},
-        "late": {"a/mlp": frozenset({Op.PRUNE, Op.FOSSILISE, Op.RETARGET})},
+        "late": {"a/mlp": frozenset({Op.PRUNE, Op.FOSSILISE})},
     },
 )
 IN_NURSERY = [

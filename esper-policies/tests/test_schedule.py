@@ -10,7 +10,6 @@ from esper_core.leyline import (
     ActionSpace,
     Blend,
     ConfigError,
-    Curve,
     Observation,
     Op,
     SettingError,
@@ -151,9 +150,8 @@ def test_it_equals_a_slow_reference(plan, masks_by_step):
             ({**OTHER, "op": op, name: value}, f"plan[1].{name}", f"{op} takes no {name}", f"Received: {shown}")
             for op, name, value, shown in [
                 ("advance", "speed", 3, "3"),
-                ("retarget", "blend", "gate", '"gate"'),
-                ("prune", "target", 0.5, "0.5"),
-                ("fossilise", "curve", "linear", '"linear"'),
+                ("prune", "blend", "gate", '"gate"'),
+                ("fossilise", "speed", 1, "1"),
             ]
         ),
         ({"step": 2}, "plan[1].step", 'in slot "early" step 2 follows step 3', "Sort the entries of a slot by step"),
@@ -176,14 +174,12 @@ def test_all_problems_of_a_plan_are_reported_at_once():
     assert paths == ["plan[0].slot", "plan[1].speed", "plan[2].blueprint", "plan[2].step"]
 
 
-def test_entries_may_set_target_speed_and_curve():
-    germinate = {**GERMINATE, "blend": "gate", "curve": "cosine", "target": 0.5, "speed": 0}
-    retarget = {"step": 5, "op": "retarget", "slot": "early", "target": 1.0, "speed": 3, "curve": "sigmoid"}
-    prune = {"step": 6, "op": "prune", "slot": "early", "speed": 2, "curve": "linear"}
-    assert [move.action for move in Schedule(SPACE, plan=[germinate, retarget, prune]).moves] == [
-        Action(
-            Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATED, speed=0, curve=Curve.COSINE, target=0.5
-        ),
-        Action(Op.RETARGET, "early", speed=3, curve=Curve.SIGMOID, target=1.0),
-        Action(Op.PRUNE, "early", speed=2, curve=Curve.LINEAR),
+def test_entries_may_set_blend_and_speed():
+    germinate, prune = (
+        {**GERMINATE, "blend": "gate", "speed": 0},
+        {"step": 6, "op": "prune", "slot": "early", "speed": 2},
+    )
+    assert [move.action for move in Schedule(SPACE, plan=[germinate, prune]).moves] == [
+        Action(Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATED, speed=0),
+        Action(Op.PRUNE, "early", speed=2),
     ]

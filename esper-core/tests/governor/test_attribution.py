@@ -25,8 +25,6 @@ KEPT = change(Stage.HOLDING, Stage.FOSSILISED)
         (Stage.GERMINATED, Stage.TRAINING, None),
         (Stage.TRAINING, Stage.BLENDING, Op.ADVANCE),
         (Stage.BLENDING, Stage.HOLDING, None),
-        (Stage.HOLDING, Stage.BLENDING, Op.RETARGET),
-        (Stage.BLENDING, Stage.BLENDING, Op.RETARGET),
         (Stage.HOLDING, Stage.FOSSILISED, Op.FOSSILISE),
         (Stage.HOLDING, Stage.DRAINING, Op.PRUNE),
         (Stage.TRAINING, Stage.PRUNED, Op.PRUNE),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 from esper_core.growth import Seed, SeedFault, Variety
-from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site
+from esper_core.leyline import Action, Blend, BlueprintSpec, GrowthError, Op, Site
 from esper_core.settings import GrowthConfig, OptimizerConfig
 from tests.support.core_worlds import TAME, WILD, LinearWorld, Tame
 
@@ -29,8 +29,6 @@ SEED = {
     ("germinated", "next step"): "training",
     ("training", "advance"): "blending",
     ("blending", "arrived"): "holding",
-    ("blending", "retarget"): "blending",
-    ("holding", "retarget"): "blending",
     ("holding", "fossilise"): "fossilised",
     **{(stage, "prune"): "pruned" for stage in ("germinated", "training")},
     **{(stage, "prune"): "draining" for stage in ("blending", "holding")},
@@ -58,7 +56,7 @@ class SeedBook:
     number: int
     blueprint: str
     blend: str
-    plan: tuple[float, int]
+    speed: int
     parameters: int
     stage: str = "germinated"
     target: float = 0.0
@@ -135,8 +133,6 @@ class Book:
         meant = slot.meant(action)
         if not meant or any((seed.stage, op.value) not in SEED for seed in meant):
             return False
-        if op is Op.RETARGET:
-            return not meant[0].ticks
         return op is not Op.FOSSILISE or (meant[0].target == 1.0 and not meant[0].ticks)
 
     def act(self, action: Action) -> None:
@@ -145,8 +141,7 @@ class Book:
         if action.op is Op.GERMINATE:
             blueprint = action.blueprint or ""
             count = OWN[blueprint] + WITH_BLEND[blueprint][action.blend.value]
-            plan = (action.target, action.speed)
-            slot.open.append(SeedBook(self.born, blueprint, action.blend.value, plan, count))
+            slot.open.append(SeedBook(self.born, blueprint, action.blend.value, action.speed, count))
             slot.go("germinate")
             self.born += 1
             return
@@ -154,8 +149,6 @@ class Book:
             seed.go(action.op.value)
             if action.op is Op.ADVANCE:
                 self.chosen(slot, seed)
-            elif action.op is Op.RETARGET:
-                seed.aim(action.target, action.speed)
             elif action.op is Op.FOSSILISE:
                 slot.kept.append(seed)
                 slot.open = []
@@ -166,7 +159,7 @@ class Book:
                 self.out(slot, seed)
 
     def chosen(self, slot: SlotBook, seed: SeedBook) -> None:
-        seed.aim(*seed.plan)
+        seed.aim(1.0, seed.speed)
         slot.open = [seed]
 
     def out(self, slot: SlotBook, seed: SeedBook) -> None:
@@ -275,8 +268,7 @@ class World(LinearWorld):
         elif seed.stage == "training":
             self.act(Action(Op.ADVANCE, name))
         elif seed.stage == "holding":
-            op = Op.FOSSILISE if seed.target == 1.0 else Op.RETARGET
-            self.act(replace(action, op=op, slot=name, target=1.0))
+            self.act(Action(Op.FOSSILISE, name))
         else:
             self.whole_step()
 
@@ -395,7 +387,6 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, int], GrowthConfig]:
     return {f"slot{place}": limit for place, limit in enumerate(limits)}, growth
 
 
-TARGETS = st.sampled_from([1.0, 1.0, 1.0, 0.5, 0.3])
 SPEEDS = st.sampled_from([0, 1, 1, 2, 3])
 CHOICES = st.integers(0, 11)
 ACTIONS = st.builds(
@@ -405,10 +396,8 @@ ACTIONS = st.builds(
     st.sampled_from([*OWN, "test/elsewhere"]),
     blend=st.sampled_from(Blend),
     speed=st.sampled_from([0, 1, 2]),
-    curve=st.sampled_from(Curve),
-    target=st.sampled_from([1.0, 1.0, 0.5]),
 )
-PLANS = st.builds(Action, blend=st.sampled_from(Blend), speed=SPEEDS, curve=st.sampled_from(Curve), target=TARGETS)
+PLANS = st.builds(Action, blend=st.sampled_from(Blend), speed=SPEEDS)
 
 
 def happening(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:

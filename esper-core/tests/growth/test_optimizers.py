@@ -123,7 +123,7 @@ class World(LinearWorld):
 def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(build):
     """With any optimizer and any number of groups, each parameter always has exactly one owner."""
     world = World(OptimizerSettings(build, 1.0))
-    acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
+    acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, None, Op.FOSSILISE]
     acts += [Op.GERMINATE, None, Op.PRUNE, Op.GERMINATE, None, Op.ADVANCE, None, Op.PRUNE, None, None]
     blends = iter([Blend.GATED, Blend.RESIDUAL, Blend.MULTIPLY])
     for op in acts:

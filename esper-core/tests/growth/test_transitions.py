@@ -173,8 +173,6 @@ CASES: dict[str, Case] = {
         STACK, after(*HOLDING, "fossilise"), act(Op.GERMINATE), {"early": Stage.GERMINATED},
     ),
     "advance": (World, after(*IN_TRAINING), act(Op.ADVANCE), {"early": Stage.BLENDING}),
-    "retarget": (World, after(*HOLDING), act(Op.RETARGET, target=0.5, speed=2), {"early": Stage.BLENDING}),
-    "retarget at once": (World, after(*HOLDING), act(Op.RETARGET, target=0.5, speed=0), {"early": Stage.BLENDING}),
     "prune at once": (World, after(*IN_TRAINING), act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
     "prune a newborn": (World, after("train", "germinate"), act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
     "prune with a drain": (World, after(*BLENDING), act(Op.PRUNE, speed=2), {"early": Stage.DRAINING}),

@@ -43,7 +43,7 @@ def records(kind: type, **strategies: st.SearchStrategy[Any]) -> st.SearchStrate
 
 seeds = records(SeedSignals, gradients=st.none())
 names = st.none() | st.text(min_size=1)
-actions = st.builds(Action, st.sampled_from(Op), names, names, target=st.floats(0, 1, exclude_min=True))
+actions = st.builds(Action, st.sampled_from(Op), names, names, speed=st.integers(0, 9))
 slots = records(SlotSignals, seeds=st.lists(seeds, max_size=3).map(tuple))
 signals = records(Signals, slots=st.lists(slots, max_size=3).map(tuple))
 events: st.SearchStrategy[Event] = st.one_of(
@@ -188,7 +188,7 @@ def test_newer_format_is_refused_with_its_version(kind: str, tmp_path: Path) -> 
         ('{"type": "run-finished", "v": 2, "status": "undone", "more": 1}', "run-finished.status: Input should be"),
         ('{"type": "run-finished", "v": 0, "status": "done"}', "format version is 0"),
         ('{"type": ["run-finished"], "v": 2}', "does not match any of the expected tags"),
-        (encode(STEP).replace('"target":1.0', '"target":7.0'), "a target must be above 0"),
+        (encode(STEP).replace('"speed":4', '"speed":-4'), "a speed must be a whole number"),
     ],
 )
 def test_invalid_line_is_refused_with_its_number_and_the_reason(line: str, why: str, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from esper_core.leyline import (
     ActionMask,
     Blend,
     BlueprintSpec,
-    Curve,
     GrowthError,
     Level,
     Op,
@@ -181,17 +180,16 @@ def drawn(random: Random) -> Callable[[ActionMask], Action]:
     """Draw among all actions that a mask allows; those that advance a seed are likelier."""
 
     def choose(mask: ActionMask) -> Action:
-        ramp = {"speed": random.randrange(3), "curve": random.choice(list(Curve))}
-        target = random.choice([0.5, 1.0, 1.0, 1.0])
+        speed = random.randrange(3)
         possible = [WAIT]
         for slot, ops in mask.ops.items():
             for op in sorted(ops - {Op.GERMINATE}):
                 names = [None, *mask.seeds.get(slot, {})] if op in (Op.ADVANCE, Op.PRUNE) else [None]
                 weight = {Op.FOSSILISE: 8, Op.ADVANCE: 3}.get(op, 1)
-                possible += [Action(op, slot, name, target=target, **ramp) for name in names] * weight
+                possible += [Action(op, slot, name, speed=speed) for name in names] * weight
             blend = random.choice(list(Blend))
             for name in mask.blueprints[slot]:
-                possible += [Action(Op.GERMINATE, slot, name, blend=blend, target=target, **ramp)] * 2
+                possible += [Action(Op.GERMINATE, slot, name, blend=blend, speed=speed)] * 2
         return random.choice([action for action in possible if mask.allows(action)])
 
     return choose
@@ -267,7 +265,7 @@ def act(op: Op, slot: str, name: str | None = None, **more: Any) -> Action:
 
 NURSERY = {
     0: germinate("late", "loud", blend=Blend.GATED),
-    1: germinate("early", "odd", 1, curve=Curve.COSINE),
+    1: germinate("early", "odd", 1),
     2: germinate("early", "loud"),
     5: act(Op.ADVANCE, "early", "odd"),
 }

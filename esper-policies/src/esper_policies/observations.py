@@ -37,7 +37,7 @@ _MANY: Final = 4.0
 """Number of seeds that is scaled to 1."""
 
 _LIVING: Final = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
-_OPS: Final = (Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
+_OPS: Final = (Op.GERMINATE, Op.ADVANCE, Op.PRUNE, Op.FOSSILISE)
 
 
 def _with_flag(*names: str) -> tuple[str, ...]:

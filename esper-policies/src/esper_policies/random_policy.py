@@ -25,7 +25,7 @@ class Random:
     """Takes a legal action at random, each equally likely; WAIT is one of them.
 
     The choices are the ops by slot and target: each blueprint that can germinate in a slot, each seed that can be
-    advanced or pruned, and WAIT, once. RETARGET is none, since every seed is blended in with the same target.
+    advanced or pruned, and WAIT, once.
 
     It uses the mask only. Step 0 begins an environment's next episode, with other draws than the last.
 

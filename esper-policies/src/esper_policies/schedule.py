@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, ConfigError, Curve, Op, Problem, SettingError, State
-from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, ConfigError, Op, Problem, SettingError, State
+from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.errors import suggestion
 from esper_policies.settings import PlanEntry
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 WAYS: Final[Mapping[str, str]] = {
     "blueprint": "The op acts on the only seed in the slot.",
     "blend": "Set it in the entry that germinates the seed.",
-    "speed": "Set it in the entry that germinates or retargets the seed.",
-    "curve": "Set it in the entry that germinates or retargets the seed.",
-    "target": "Set it in the entry that germinates or retargets the seed.",
+    "speed": "Set it in the entry that germinates the seed.",
 }
 """Arguments that only some ops take, with these ops."""
 
@@ -68,8 +66,6 @@ def _move(index: int, entry: PlanEntry, space: ActionSpace) -> Move:
         blueprint,
         blend=Blend.ADD if entry.blend is None else Blend(entry.blend),
         speed=RAMP_STEPS if entry.speed is None else entry.speed,
-        curve=Curve.LINEAR if entry.curve is None else Curve(entry.curve),
-        target=FULL if entry.target is None else entry.target,
     )
     return Move(index, entry.step, entry.slot, action)
 

@@ -31,7 +31,7 @@ class PlanEntry(Settings):
     """One line of a plan: ``{step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 4}``."""
 
     step: int = Field(ge=0, description="First decision step at which it is tried, counted from 0.")
-    op: Literal["germinate", "advance", "retarget", "prune", "fossilise"] = Field(description="Action to take.")
+    op: Literal["germinate", "advance", "prune", "fossilise"] = Field(description="Action to take.")
     slot: str | None = Field(default=None, description="Slot to act on; required.")
     blueprint: str | None = Field(default=None, description="For germinate: blueprint, by short name or full id.")
     blend: Literal["add", "residual", "multiply", "gate"] | None = Field(
@@ -40,16 +40,7 @@ class PlanEntry(Settings):
     speed: int | None = Field(
         default=None,
         ge=0,
-        description="For germinate, retarget and prune: decision steps until alpha reaches its target; 0: at once.",
-    )
-    curve: Literal["linear", "cosine", "sigmoid"] | None = Field(
-        default=None, description="For germinate, retarget and prune: curve of alpha; default: linear."
-    )
-    target: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="For germinate and retarget: target of alpha; default: 1. A seed can be fossilised only at 1.",
+        description="For germinate: decision steps in which the seed is blended in; for prune: out; 0: at once.",
     )
 
 

@@ -106,7 +106,7 @@ def op_of(change: Transition) -> Op | None:
     if change.was is None:
         return Op.GERMINATE
     if change.now is Stage.BLENDING:
-        return Op.ADVANCE if change.was is Stage.TRAINING else Op.RETARGET
+        return Op.ADVANCE
     if change.now is Stage.FOSSILISED:
         return Op.FOSSILISE
     if change.now is Stage.DRAINING or (change.now is Stage.PRUNED and change.was is not Stage.DRAINING):

@@ -23,7 +23,7 @@ from esper_core.growth.seed_faults import FaultBook, SeedFault, describe_error
 from esper_core.growth.seeds import Presence, Seed, SeedBuilder, Variety
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
 from esper_core.growth.slots import slots_of
-from esper_core.growth.transitions import EVENT_OF_OP, Rules, require_fitting, transaction
+from esper_core.growth.transitions import Rules, require_fitting, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem, suggestion
@@ -152,7 +152,7 @@ class Garden:
         elif action.op is Op.FOSSILISE:
             yield self._fossilise(slot, seed, step, self.gates.explain(BY_POLICY, seed))
         else:
-            yield self._move_alpha(slot, seed, action)
+            yield self._prune(slot, seed, action.speed)
 
     def germinate_set(self, actions: Sequence[Action], step: int, reason: Reason) -> list[Transition]:
         """Germinate a set of seeds on one branch; several of one blueprint in a slot have other first weights each.
@@ -179,8 +179,8 @@ class Garden:
     def _advance(self, slot: Slot, seed: Seed, reason: Reason) -> Iterator[Transition]:
         """Blend the seed in, and drop those beside it: if it is kept its branch is the host; theirs have another."""
         before = seed.pass_on(SeedEvent.ADVANCE)
-        incubation, schedule = self.incubating[seed.number], seed.schedule
-        seed.alpha.aim(schedule.target, 0 if incubation.lasting else schedule.speed * self._batches, schedule.curve)
+        incubation = self.incubating[seed.number]
+        seed.alpha.aim(FULL, 0 if incubation.lasting else seed.speed * self._batches)
         if not incubation.lasting:
             seed.presence = Presence.ACTING
             del self.incubating[seed.number]
@@ -211,15 +211,14 @@ class Garden:
         seed.presence, seed.in_set = Presence.ACTING, False
         return Transition.of(slot, seed, before, reason)
 
-    def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
-        """Retarget alpha, or send it to 0 where the seed is pruned; a seed at alpha 0 is removed at once."""
-        before = seed.pass_on(EVENT_OF_OP[action.op])
+    def _prune(self, slot: Slot, seed: Seed, speed: int) -> Transition:
+        """Send alpha to 0; a seed at alpha 0 is removed at once."""
+        before = seed.pass_on(SeedEvent.PRUNE)
         if seed.stage is Stage.PRUNED:
             return self._remove(slot, seed, before, BY_POLICY)
-        drained = seed.stage is Stage.DRAINING
-        speed = 0 if drained and seed.number in self.incubating else action.speed  # a branch ends at once
-        seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
-        return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed) if drained else BY_POLICY)
+        on_branch = seed.number in self.incubating  # which ends at once
+        seed.alpha.aim(0.0, 0 if on_branch else speed * self._batches)
+        return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed))
 
     def open_step(self) -> list[Transition]:
         """Begin a step: schedules set learning rates, and newborn seeds start to train."""

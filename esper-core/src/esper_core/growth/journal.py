@@ -22,7 +22,7 @@ from esper_core.growth.dry_runs import HOME
 from esper_core.growth.examples import OutputPart  # noqa: TC001  pydantic reads it
 from esper_core.growth.seeds import LABEL, Alpha, Presence
 from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers, slots_of
-from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
+from esper_core.leyline.actions import Blend  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, Stage
@@ -79,7 +79,6 @@ class Ramp:
     target: Strength
     ticks: Count
     done: Count
-    curve: Curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Growth:
     Attributes:
         identity: whether its block started as the identity; if it did not, it is behind a gain.
         stage, alpha, ramp: its position in the lifecycle.
-        target, speed, curve: its schedule, as planned at germination.
+        speed: decision steps in which it is blended in, as planned at germination.
         presence: how it takes part in the host's pass; a branch is not saved, and starts again from the host.
         inputs: of an adapter, the features that it gets.
         label, acts: the name of the adapters that it belongs to, and whether these are on.
@@ -107,9 +106,7 @@ class Growth:
     stage: Stage
     alpha: Strength
     ramp: Ramp
-    target: Strength
     speed: Count
-    curve: Curve
     presence: Presence
     number: Count
     born: Count | None
@@ -323,10 +320,8 @@ def _growth(slot: Slot, seed: Seed) -> Growth:
         identity=seed.identity,
         stage=seed.stage,
         alpha=alpha.value,
-        ramp=Ramp(alpha.start, alpha.target, alpha.ticks, alpha.done, alpha.curve),
-        target=seed.schedule.target,
-        speed=seed.schedule.speed,
-        curve=seed.schedule.curve,
+        ramp=Ramp(alpha.start, alpha.target, alpha.ticks, alpha.done),
+        speed=seed.speed,
         presence=seed.presence,
         number=seed.number,
         born=seed.born,
@@ -346,7 +341,7 @@ def resume(seed: Seed, growth: Growth) -> None:
     """Set the stage and the alpha of a seed to those of the journal."""
     ramp = growth.ramp
     seed.stage, seed.label, seed.acts = growth.stage, growth.label, growth.acts
-    seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done, ramp.curve)
+    seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done)
 
 
 def _first_mistake(error: ValidationError) -> str:

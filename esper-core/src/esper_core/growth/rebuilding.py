@@ -17,7 +17,7 @@ from esper_core.growth.grafting import attach_slots
 from esper_core.growth.journal import DTYPES, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import describe_error
-from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder
+from esper_core.growth.seeds import Seed, SeedBuilder
 from esper_core.growth.serialization import describe_mismatch, form_of
 from esper_core.growth.slots import is_grafted, slots_of
 from esper_core.leyline.actions import Action, Blend, Op
@@ -143,7 +143,7 @@ def _build_seed(
                 site=site,
                 number=growth.number,
                 blend=growth.blend,
-                schedule=AlphaSchedule(growth.target, growth.speed, growth.curve),
+                speed=growth.speed,
                 identity=growth.identity,
                 title=variety.title,
             )

@@ -21,10 +21,8 @@ its slot in one batch, and by their gradients.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -34,8 +32,8 @@ from torch.fx import Proxy
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import SeedFault, describe_error
-from esper_core.leyline.actions import Blend, Curve
-from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.actions import Blend
+from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.errors import PluginError
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
 from esper_core.plugins.isolation import attempt, is_interrupt
@@ -43,7 +41,7 @@ from esper_core.plugins.process_state import Guard, Scope
 from esper_core.plugins.returned_values import describe_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from esper_core.leyline.actions import Action
@@ -51,27 +49,6 @@ if TYPE_CHECKING:
 
     Tap = Callable[[], AbstractContextManager[list[tuple[Tensor, Any]]]]
     """A block in which the outputs of a slot, as leaves for autograd, and its module's inputs are collected."""
-
-
-STEEPNESS: Final = 12.0
-"""Of the sigmoid: unscaled, it starts and ends within 0.3 % of 0 and 1."""
-
-
-def _sigmoid(share: float) -> float:
-    def raw(x: float) -> float:
-        return 1.0 / (1.0 + math.exp(-STEEPNESS * (x - 0.5)))
-
-    return (raw(share) - raw(0.0)) / (raw(1.0) - raw(0.0))
-
-
-CURVES: Mapping[Curve, Callable[[float], float]] = MappingProxyType(
-    {
-        Curve.LINEAR: lambda share: share,
-        Curve.COSINE: lambda share: (1.0 - math.cos(math.pi * share)) / 2.0,
-        Curve.SIGMOID: _sigmoid,
-    }
-)
-"""For each curve, the share of the way that alpha has gone after a share of its time."""
 
 
 @dataclass(slots=True)
@@ -83,11 +60,10 @@ class Alpha:
     start: float = 0.0
     ticks: int = 0
     done: int = 0
-    curve: Curve = Curve.LINEAR
 
-    def aim(self, target: float, ticks: int, curve: Curve = Curve.LINEAR) -> None:
-        """Start from the present value, and be at ``target`` after ``ticks`` ticks; 0 ticks is at once."""
-        self.start, self.target, self.ticks, self.done, self.curve = self.value, target, ticks, 0, curve
+    def aim(self, target: float, ticks: int) -> None:
+        """Start from the present value, and be at ``target`` after ``ticks`` equal steps; 0 ticks is at once."""
+        self.start, self.target, self.ticks, self.done = self.value, target, ticks, 0
         if ticks == 0:
             self.value = target
 
@@ -97,9 +73,8 @@ class Alpha:
             return
         self.done += 1
         way = self.target - self.start
-        share = CURVES[self.curve](self.done / self.ticks)
         # The sum may round, and only an alpha of exactly 1 lets a seed be kept.
-        self.value = self.target if self.done == self.ticks else self.start + way * share
+        self.value = self.target if self.done == self.ticks else self.start + way * (self.done / self.ticks)
 
     @property
     def moving(self) -> bool:
@@ -237,20 +212,12 @@ class Presence(StrEnum):
     """Not at all: it acts on its branch, and only while that is switched in."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlphaSchedule:
-    """How a seed is blended in: to which alpha, in how many decision steps, on which curve."""
-
-    target: float = FULL
-    speed: int = RAMP_STEPS
-    curve: Curve = Curve.LINEAR
-
-
 class Seed(nn.Module):
     """One seed: a ``block``, the ``operator`` that blends it in, and its strength ``alpha``.
 
     ``number`` counts the seeds of one model from 0, ``identity`` says whether the block starts as the identity, or very
     nearly (None: it is measured), ``born`` is the step of its germination and ``kept`` that of its fossilisation.
+    ``speed`` is the number of decision steps in which it is blended in.
     ``title`` names the blueprint and its package in messages.
     """
 
@@ -263,7 +230,7 @@ class Seed(nn.Module):
         site: Site,
         number: int,
         blend: Blend = Blend.ADD,
-        schedule: AlphaSchedule | None = None,
+        speed: int = RAMP_STEPS,
         identity: bool | None = None,
         title: str = "",
     ) -> None:
@@ -279,7 +246,7 @@ class Seed(nn.Module):
         self.blend = blend
         self.site = site
         self.number = number
-        self.schedule = AlphaSchedule() if schedule is None else schedule
+        self.speed = speed
         self.stage = Stage.GERMINATED
         self.alpha = Alpha()
         self.presence = Presence.ACTING
@@ -448,7 +415,7 @@ class SeedBuilder:
                     site=site,
                     number=number,
                     blend=action.blend,
-                    schedule=AlphaSchedule(action.target, action.speed, action.curve),
+                    speed=action.speed,
                     title=variety.title,
                 )
         except BaseException as error:

@@ -17,6 +17,7 @@ from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seed_faults import SeedFault, describe_error
 from esper_core.growth.seeds import Presence
+from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GraftError, Problem, one_line
 from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
@@ -110,7 +111,7 @@ class Slot(nn.Module):
             return 0.0
         tried = self.tried != () and seed.number in self.tried  # in this order: compilers guard what is read
         if tried and seed.stage in INCUBATING:
-            return seed.schedule.target
+            return FULL
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
     def _blend(self, seed: Seed, hidden: Tensor, alpha: float, *beside: Any) -> Tensor:

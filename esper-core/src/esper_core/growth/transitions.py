@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 EVENT_OF_OP: Final = {
     Op.ADVANCE: SeedEvent.ADVANCE,
-    Op.RETARGET: SeedEvent.RETARGET,
     Op.PRUNE: SeedEvent.PRUNE,
     Op.FOSSILISE: SeedEvent.FOSSILISE,
 }
@@ -152,8 +151,6 @@ class Rules:
         """Return why a seed's alpha or a gate does not allow an op, or its set; None if they do."""
         if seed.in_set:
             return "it grows in a set, which is kept or pruned by its gate"
-        if op is Op.RETARGET and seed.alpha.moving:
-            return f"alpha is moving to {seed.alpha.target:g}"
         if op is Op.FOSSILISE and seed.alpha.value != FULL:
             return f"alpha is {seed.alpha.value:g}, and a seed can be fossilised only at 1"
         return self.gates.refusal(seed, op)

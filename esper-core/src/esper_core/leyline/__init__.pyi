@@ -5,7 +5,6 @@ from .actions import (
     ActionMask as ActionMask,
     ActionSpace as ActionSpace,
     Blend as Blend,
-    Curve as Curve,
     Op as Op,
 )
 from .errors import (

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NoReturn
 
-from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.specs import SlotDescription  # noqa: TC001  pydantic reads it
 
@@ -20,7 +20,6 @@ class Op(StrEnum):
     WAIT = "wait"
     GERMINATE = "germinate"
     ADVANCE = "advance"
-    RETARGET = "retarget"
     PRUNE = "prune"
     FOSSILISE = "fossilise"
 
@@ -32,14 +31,6 @@ class Blend(StrEnum):
     RESIDUAL = "residual"
     MULTIPLY = "multiply"
     GATED = "gate"
-
-
-class Curve(StrEnum):
-    """The shape of alpha's ramp to its target."""
-
-    LINEAR = "linear"
-    COSINE = "cosine"
-    SIGMOID = "sigmoid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +47,16 @@ class Action:
     blend: Blend = Blend.ADD
     """The blend operator of a new seed."""
     speed: int = RAMP_STEPS
-    """Decision steps that alpha takes to reach its target; 0 means immediately."""
-    curve: Curve = Curve.LINEAR
-    """The shape of the ramp."""
-    target: float = FULL
-    """The value of alpha to reach, above 0 and at most 1. Only at 1 can a seed be fossilised."""
+    """Decision steps that alpha takes from 0 to 1 or, where a seed is pruned, to 0; 0 means immediately."""
 
     def __post_init__(self) -> None:
         """Refuse a value that no action can have (E307), also of an argument that the op ignores."""
-        for name, kind in (("op", Op), ("blend", Blend), ("curve", Curve)):
+        for name, kind in (("op", Op), ("blend", Blend)):
             if not isinstance(getattr(self, name), kind):
                 self._refuse(name, f"there is no such {name}", f"One of {kind.__name__}: {', '.join(kind)}.")
         for name in ("slot", "blueprint"):
             if not isinstance(getattr(self, name), str | None):
                 self._refuse(name, f"a {name} must be a name", "A text, or None.")
-        target = self.target
-        # True and False are numbers to Python, and would be taken for 1 and 0.
-        if not (isinstance(target, int | float) and not isinstance(target, bool) and 0.0 < target <= FULL):
-            self._refuse("target", "a target must be above 0 and at most 1", "To remove a seed, prune it.")
         if type(self.speed) is not int or self.speed < 0:
             self._refuse("speed", "a speed must be a whole number of decision steps, 0 or more", "0 means at once.")
 
@@ -91,10 +74,9 @@ WAIT = Action()
 ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
     {
         Op.WAIT: (),
-        Op.GERMINATE: ("slot", "blueprint", "blend", "speed", "curve", "target"),
+        Op.GERMINATE: ("slot", "blueprint", "blend", "speed"),
         Op.ADVANCE: ("slot", "blueprint"),
-        Op.RETARGET: ("slot", "target", "speed", "curve"),
-        Op.PRUNE: ("slot", "blueprint", "speed", "curve"),
+        Op.PRUNE: ("slot", "blueprint", "speed"),
         Op.FOSSILISE: ("slot",),
     }
 )

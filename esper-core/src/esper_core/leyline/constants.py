@@ -7,7 +7,7 @@ from typing import Final
 EVENT_FORMAT: Final = 2
 """Version of the event format in events.jsonl."""
 
-GROWTH_FORMAT: Final = 3
+GROWTH_FORMAT: Final = 4
 """Version of the growth journal. 1 had no slots on parts of outputs."""
 
 CHECKPOINT_SHARE: Final = 0.02
@@ -26,7 +26,7 @@ EPISODE_BATCHES: Final = 32
 """Default number of batches of a decision step."""
 
 RAMP_STEPS: Final = 4
-"""Default number of decision steps of alpha's ramp to its target."""
+"""Default number of decision steps of alpha's ramp."""
 
 EMBARGO_STEPS: Final = 2
 """Decision steps for which a slot is embargoed after a prune."""

@@ -113,7 +113,7 @@ class LifecycleError(GrowthError):
         subject = f'{kind} "{name}"' if name else kind
         because = f": {why}" if why else ""
         message = f"{event} is not possible for a {subject} that is {state}{because}"
-        actions = {"germinate", "advance", "retarget", "fossilise", "prune"}.intersection(legal)
+        actions = {"germinate", "advance", "fossilise", "prune"}.intersection(legal)
         super().__init__(Problem("E301", message, hint=f"Possible now: {', '.join(sorted({*actions, 'wait'}))}"))
 
 

@@ -52,7 +52,6 @@ class SeedEvent(StrEnum):
     TRAIN = "train"
     ADVANCE = "advance"
     RAMP_AT_TARGET = "ramp-at-target"
-    RETARGET = "retarget"
     FOSSILISE = "fossilise"
     PRUNE = "prune"
     DRAINED = "drained"
@@ -70,8 +69,8 @@ SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
     }
 )
 
-# Conditions that depend on numbers are checked by the garden: whether a nursery has room, that RETARGET waits until
-# alpha no longer moves, and FOSSILISE until it is 1. A slot counts as pruned with the last of its seeds.
+# Conditions that depend on numbers are checked by the garden: whether a nursery has room, and that FOSSILISE waits for
+# an alpha of 1. A slot counts as pruned with the last of its seeds.
 # REMOVE prunes immediately, whatever alpha is. The end of an episode and the governor use it.
 SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
     {
@@ -80,10 +79,8 @@ SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
         (Stage.TRAINING, SeedEvent.ADVANCE): Stage.BLENDING,
         (Stage.TRAINING, SeedEvent.PRUNE): Stage.PRUNED,
         (Stage.BLENDING, SeedEvent.RAMP_AT_TARGET): Stage.HOLDING,
-        (Stage.BLENDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.BLENDING, SeedEvent.PRUNE): Stage.DRAINING,
         (Stage.HOLDING, SeedEvent.FOSSILISE): Stage.FOSSILISED,
-        (Stage.HOLDING, SeedEvent.RETARGET): Stage.BLENDING,
         (Stage.HOLDING, SeedEvent.PRUNE): Stage.DRAINING,
         (Stage.DRAINING, SeedEvent.DRAINED): Stage.PRUNED,
         (Stage.GERMINATED, SeedEvent.REMOVE): Stage.PRUNED,

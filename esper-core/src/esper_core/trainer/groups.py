@@ -23,6 +23,7 @@ import torch
 
 from esper_core.fused import Guest, HostTensors, NotFusedError, Program, Stacks, refuse, signature_of, why_different
 from esper_core.growth import Branch, Draws
+from esper_core.leyline.constants import FULL
 from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks, sent
@@ -203,7 +204,7 @@ class Groups:
         if not isinstance(incubation, Branch) or incubation.is_set:
             return None
         ((slot, seed),) = incubation.members
-        strength = seed.schedule.target if seed.stage in INCUBATING else seed.alpha.value
+        strength = FULL if seed.stage in INCUBATING else seed.alpha.value
         if seed.alpha.moving or strength == 0.0:
             return None
         place, network, form = (environment.pool_index, seed.number), environment.network, (seed.stage, strength)

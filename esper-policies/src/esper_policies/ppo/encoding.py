@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from esper_policies.observations import Rows
 
 
-OPS: Final = (Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
+OPS: Final = (Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE, Op.FOSSILISE)
 """The order of the ops in every tensor."""
 
 TRENDS: Final = ("train_loss", "validation_loss", "metric", "metric_over_twin")

@@ -40,7 +40,6 @@ OF_A_SLOT: Mapping[str, str] = {
 OF_A_CANDIDATE: Mapping[str, str] = {
     "parameters": "of a new seed, as a share s of the host's: log(1 + 10·s) / log(11)",
     "flops": "forward operations for one example, likewise",
-    "reach": "positions that an output sees, as a share of the longest side",
     "identity": "1 if it declares to start as the identity",
     "is_new": "1 if it was not in the configuration",
     "stage_": "1 for its seed's stage; all 0 without a seed",
@@ -50,8 +49,6 @@ OF_A_CANDIDATE: Mapping[str, str] = {
     "promised_loss": "its training loss below the host's, as log(1 + nats)",
     "gain": "tenths of a nat",
     "gain_error": "standard error, likewise",
-    "dependence": "tenths of a nat",
-    "dependence_error": "standard error, likewise",
     "health": "share of usable gradients",
     "surplus": "gain less what its gate requires, in tenths of a nat",
     "gate_opens": "1 if its gate is open",

@@ -121,8 +121,7 @@ def test_one_candidate_of_every_slot_germinates_first_and_none_after_the_preview
 @pytest.mark.parametrize("order", [("a/conv", "a/mlp"), ("a/mlp", "a/conv")])
 def test_the_cheapest_of_a_slot_germinates_first_whatever_the_order_of_the_file(order):
     candidates = tuple(
-        Candidate(name, parameters, flops=None, reach=None, identity=True)
-        for name, parameters in (("a/conv", 50), ("a/mlp", 900))
+        Candidate(name, parameters, flops=None, identity=True) for name, parameters in (("a/conv", 50), ("a/mlp", 900))
     )
     place = SlotDescription("sequence", 8, (40,), 0.0, 1000, None, candidates)
     policy = Heuristic(ActionSpace({"early": order}, {"early": place}))
@@ -189,7 +188,7 @@ def test_a_seed_that_its_gate_refuses_is_pruned_after_patience_and_earlier_if_it
 
 def candidates_of(**flops):
     """Return the description of a slot whose host needs 100 operations, with these candidates."""
-    described = [Candidate(f"a/{name}", 10, need, reach=None, identity=True) for name, need in flops.items()]
+    described = [Candidate(f"a/{name}", 10, need, identity=True) for name, need in flops.items()]
     return SlotDescription("sequence", 8, (40,), 0.0, 1000, 100, tuple(described))
 
 

@@ -69,7 +69,6 @@ class Chance(random.Random):
             incubation_loss=self.perhaps(self.number()),
             gradients=self.perhaps(GradientHealth(1.0, 1.0, 1.0, *shares)),
             gain=self.perhaps(self.gain()),
-            dependence=self.perhaps(self.gain()),
             opinion=self.perhaps(Opinion(self.choice([*Finding]), "why", None, self.perhaps(self.number()))),
         )
 
@@ -83,7 +82,6 @@ class Chance(random.Random):
             Candidate(
                 name,
                 self.count(),
-                self.perhaps(self.count()),
                 self.perhaps(self.count()),
                 self.random() < 0.5,
             )
@@ -176,16 +174,14 @@ def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
         values, place = named(CANDIDATE_COLUMNS, row), space.descriptions.get(slot)
         candidate = None if place is None else place.candidate(blueprint)
         assert values["parameters?"] == float(candidate is None)
-        assert values["reach?"] == unknown(None if candidate is None else candidate.reach)
         has_flops = candidate is not None and place is not None and None not in (candidate.flops, place.host_flops)
         assert values["flops?"] == float(not has_flops)
         seed = living(seen, slot, blueprint)
         assert values["age?"] == unknown(None if seed is None else seed.age)
         assert values["health?"] == unknown(None if seed is None or seed.gradients is None else seed.gradients.health)
-        for name in ("gain", "dependence"):
-            gain = None if seed is None else getattr(seed, name)
-            assert values[f"{name}?"] == unknown(None if gain is None else gain.mean)
-            assert values[f"{name}_error?"] == unknown(None if gain is None else gain.standard_error)
+        gain = None if seed is None else seed.gain
+        assert values["gain?"] == unknown(None if gain is None else gain.mean)
+        assert values["gain_error?"] == unknown(None if gain is None else gain.standard_error)
 
 
 def living(seen: Observation, slot: str, blueprint: str) -> SeedSignals | None:
@@ -235,7 +231,7 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
         assert sum(values[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
 
 
-PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True),))
+PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, True),))
 GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
 SEED = SeedSignals(
     "a/one",
@@ -246,7 +242,6 @@ SEED = SeedSignals(
     incubation_loss=math.e - 1,
     gradients=GradientHealth(1.0, 1.0, 1.0, 0.25, 0.25, 0.0),
     gain=GAIN,
-    dependence=replace(GAIN, mean=0.0),
     opinion=Opinion(Finding.SHOWN, "why", None, 0.05),
 )
 
@@ -279,9 +274,9 @@ MEANINGS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
     "candidates": (
         CANDIDATE_COLUMNS,
         {
-            "parameters": SHARE, "flops": SHARE, "reach": 1.0, "identity": 1.0,
+            "parameters": SHARE, "flops": SHARE, "identity": 1.0,
             "stage_holding": 1.0, "alpha": 0.5, "promised_loss": -1.0, "gain": 2.5, "gain_error": 2.5,
-            "dependence_error": 2.5, "health": 0.5, "surplus": 2.0, "gate_opens": 1.0, "rent": 0.02,
+            "health": 0.5, "surplus": 2.0, "gate_opens": 1.0, "rent": 0.02,
         },
     ),
 }  # fmt: skip
@@ -289,7 +284,7 @@ MEANINGS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
 
 @pytest.mark.parametrize("part", MEANINGS)
 def test_columns_have_their_documented_values(part: str) -> None:
-    """A known zero has no flag: an age of 0 steps, a dependence of 0 nats."""
+    """A known zero has no flag: an age of 0 steps."""
     columns, meanings = MEANINGS[part]
     values = getattr(rows_of(*small()), part)
     row = named(columns, values if part == "whole" else values[0])

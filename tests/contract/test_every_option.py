@@ -174,11 +174,6 @@ def stored(world: Any) -> str | None:
     return None if run is None else run.status
 
 
-def dependence_known(world: Any) -> bool:
-    seeds = [seed for event in world.told("step-finished") for seed in event.signals.seeds]
-    return any(seed.dependence is not None for seed in seeds)
-
-
 def parts_of_a_batch(world: Any) -> int:
     environment, train = world.environment(), world.recipe.data["train"]
     return len(environment.forward.losses(train.inputs[:20], train.targets[:20]))
@@ -369,7 +364,6 @@ ROWS = [
     Row("growth.price.per_parameter", "0.5", lambda w: price(w) > 1, False, True),
     Row("growth.auto_advance", "false", lambda w: gates_ready(w, 0.9), True, False, STRICT),
     Row("growth.nursery", "1", lambda w: plantable(grown(w)), True, False, TWO),
-    Row("growth.dependence", "false", dependence_known, True, False, SHADOW),
     Row("growth.embargo", "0", lambda w: plantable(w.environment(PRUNED, steps=1)), False, True),
     Row("growth.seeds", "1", lambda w: plantable(grown(w), "late"), True, False, SHADOW),
     Row("growth.parameters", "1", lambda w: plantable(w.environment()), True, False),

@@ -279,7 +279,7 @@ def _space(blueprints: Room) -> ActionSpace:
     descriptions = {}
     for number, (slot, names) in enumerate(blueprints.items()):
         sizes = [(name, SEED * (1 + order)) for order, name in enumerate(names)]
-        candidates = tuple(Candidate(name, size, 2 * size, 0, identity=False) for name, size in sizes)
+        candidates = tuple(Candidate(name, size, 2 * size, identity=False) for name, size in sizes)
         descriptions[slot] = SlotDescription("vector", 8, (), number / len(blueprints), HOST, 2 * HOST, candidates)
     return ActionSpace(dict(blueprints), descriptions)
 

@@ -159,9 +159,6 @@ class GrowthConfig(Section):
     nursery: Count = Field(
         default=2, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
     )
-    dependence: bool = Field(
-        default=True, description="Measure in each step how much the loss depends on each acting seed."
-    )
     embargo: int = Field(
         default=constants.EMBARGO_STEPS,
         ge=0,

@@ -313,9 +313,8 @@ def gate(pool: Pool) -> bool:
     return garden.gates.opinion(seed) is not None and math.isfinite(garden.gates.lead(seed))
 
 
-def gains(pool: Pool) -> list[list[int]]:
-    network = pool.environments[0].network
-    return [list(network.gains.gains), list(network.dependence.dependences)]
+def gains(pool: Pool) -> list[int]:
+    return list(pool.environments[0].network.gains.gains)
 
 
 def scale(pool: Pool) -> float:

@@ -1,6 +1,5 @@
-"""Measurements: evaluation on a split, dependence on acting seeds, and floating-point operations."""
+"""Measurements: evaluation on a split, ages and gains of seeds, and floating-point operations."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper_core.growth import graft, slots_of
-from esper_core.leyline import SeedSignals
-from esper_core.trainer.environment import Recipe
 from esper_core.trainer.measurements import are_finite, evaluate
 from esper_core.trainer.pool import Pool
 from tests.support.core_worlds import (
@@ -22,7 +19,6 @@ from tests.support.core_worlds import (
     begin,
     change_recipe,
     make_recipe,
-    noisy_in_evaluation,
     plain_growth,
     same,
 )
@@ -94,34 +90,12 @@ def test_one_value_that_is_not_finite_is_found_among_all(tensors, expected):
     assert are_finite(tensors, torch.device("cpu")).item() is expected
 
 
-def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
-    """Return a pool after some steps of a seed's life, and the signals of the seed in each."""
-    pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
-    return pool, play(pool, steps, LIFE, lambda signals: signals[0].slots[0].living)
-
-
-def test_age_counts_from_germination_and_dependence_is_measured_while_a_seed_acts_and_changes_no_number():
-    recipe = make_recipe()
-    off = change_recipe(recipe, growth=recipe.network.growth.model_copy(update={"dependence": False}))
-    (measuring_pool, seeds), (plain_pool, unmeasured_seeds) = live(recipe, 8), live(off, 8)
-    is_measured = [None if seed is None else seed.dependence is not None for seed in seeds]
-    assert is_measured == [None, False, False, True, True, True, None, None]
+def test_age_counts_from_germination_and_a_gain_knows_how_much_it_repeats():
+    seeds = play(Pool(make_recipe(), ["grown", "twin"], 1, twin="twin"), 8, LIFE, lambda seen: seen[0].slots[0].living)
     assert [seed and seed.age for seed in seeds] == [None, 1, 2, 3, 4, 5, None, None]
     first, *later = [seed.gain.repeats for seed in seeds if seed is not None]
     assert first == 1.0
     assert all(0.0 < repeats < 1.0 for repeats in later), "each gain is compared with that of the step before"
-    assert all(seed is None or seed.dependence is None for seed in unmeasured_seeds)
-    one_state, other_state = (list(pool.environments[0].model.parameters()) for pool in (measuring_pool, plain_pool))
-    assert same(one_state, other_state)
-
-
-def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_once(caplog):
-    caplog.set_level(logging.INFO, "esper")
-    _, seeds = live(make_recipe(host=noisy_in_evaluation), 5)
-    assert sum(seed is not None and seed.dependence is not None for seed in seeds) == 2
-    assert caplog.messages == [
-        "Net is evaluated once more per seed, by slower full passes: it draws random numbers in evaluation"
-    ]
 
 
 KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
@@ -130,7 +104,7 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 @pytest.fixture
 def recipe():
     small_recipe = make_recipe(batches=2, host=SmoothHost)
-    small_recipe = change_recipe(small_recipe, growth=plain_growth(dependence=False))
+    small_recipe = change_recipe(small_recipe, growth=plain_growth())
     example = small_recipe.data["train"].inputs[:1]
     host = graft(small_recipe.build_host(), small_recipe.slots, example=example)
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
@@ -148,7 +122,7 @@ def cost(recipe, plan, steps=4):
 @pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
 def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
     for incubation in ("shadow", "branch"):
-        variant = change_recipe(recipe, growth=plain_growth(incubation=incubation, dependence=False))
+        variant = change_recipe(recipe, growth=plain_growth(incubation=incubation))
         with FlopCounterMode(display=False) as counter:
             pool = cost(variant, plan)
         assert 0.8 < counter.get_total_flops() / pool.environments[0].flops <= 1.0, incubation

@@ -69,20 +69,20 @@ SLOT_COLUMNS: Final[tuple[str, ...]] = (
 """Columns of a slot. depth is the share of slots before it; channels and positions are logarithms."""
 
 CANDIDATE_COLUMNS: Final[tuple[str, ...]] = (
-    *_with_flag("parameters", "flops", "reach"),
+    *_with_flag("parameters", "flops"),
     "identity",
     "is_new",
     *(f"stage_{stage.value}" for stage in _LIVING),
     *(f"may_{op.value}" for op in _OPS),
     "alpha",
-    *_with_flag("age", "promised_loss", "gain", "gain_error", "dependence", "dependence_error"),
+    *_with_flag("age", "promised_loss", "gain", "gain_error"),
     *_with_flag("health", "surplus"),
     "gate_opens",
     *_with_flag("rent"),
 )
-"""Columns of a candidate. parameters and flops are log(1 + 10·share) / log(11) of their share of the host's; reach is a
-share of the positions; gains, errors and dependence are in tenths of a nat; surplus is the gain minus the gate's price;
-rent is the reward's price of its parameters, in hundreds; is_new: the run did not list it when it started."""
+"""Columns of a candidate. parameters and flops are log(1 + 10·share) / log(11) of their share of the host's; gains and
+errors are in tenths of a nat; surplus is the gain minus the gate's price; rent is the reward's price of its parameters,
+in hundreds; is_new: the run did not list it when it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +173,23 @@ def _candidate(
     measured = _UNBORN if seed is None else _measured(seen, seed)
     slot_description, rent, description = descriptions.get(slot_name), None, _UNDESCRIBED
     if slot_description is not None and (candidate := slot_description.candidate(blueprint)) is not None:
-        description = _described(
-            candidate, slot_description.host_parameters, slot_description.host_flops, slot_description.positions
-        )
+        description = _described(candidate, slot_description.host_parameters, slot_description.host_flops)
         if seen.price is not None:  # the price is that of as many parameters as the host has
             rent = seen.price / 100.0 * candidate.parameters / max(1, slot_description.host_parameters)
     return [*description, float(is_new), *stages, *may, *measured, *_known(rent)]
 
 
 @lru_cache(maxsize=4096)
-def _described(candidate: Candidate, host_parameters: int, host_flops: int | None, positions: int) -> tuple[float, ...]:
+def _described(candidate: Candidate, host_parameters: int, host_flops: int | None) -> tuple[float, ...]:
     return (
         *_known(_share(candidate.parameters, host_parameters)),
         *_known(_share(candidate.flops, host_flops)),
-        *_known(None if candidate.reach is None else candidate.reach / max(1, positions)),
         float(candidate.identity),
     )
 
 
-_UNDESCRIBED: Final[tuple[float, ...]] = (0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0)
-_UNBORN: Final = (0.0, *(value for _ in range(8) for value in (0.0, 1.0)), 0.0)
+_UNDESCRIBED: Final[tuple[float, ...]] = (0.0, 1.0, 0.0, 1.0, 0.0)
+_UNBORN: Final = (0.0, *(value for _ in range(6) for value in (0.0, 1.0)), 0.0)
 
 
 def _measured(seen: Observation, seed: SeedSignals) -> list[float]:
@@ -207,7 +204,6 @@ def _measured(seen: Observation, seed: SeedSignals) -> list[float]:
         *_known(None if seed.age is None else seed.age / seen.steps),
         *_known(promised),
         *_gain(seed.gain),
-        *_gain(seed.dependence),
         *_known(None if seed.gradients is None else seed.gradients.health),
         *_known(surplus),
         float(opinion is not None and opinion.opens),

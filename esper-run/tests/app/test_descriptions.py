@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from esper_core import SlotPlace, graft
 from esper_core.growth import Variety, slots_of
 from esper_core.leyline import Action, BlueprintSpec, Op, Site
-from esper_run.app.descriptions import SlotDescriptions, count_operations, describe, reach
+from esper_run.app.descriptions import SlotDescriptions, count_operations, describe
 from tests.support.core_worlds import Net, make_garden, same
 
 
@@ -81,23 +81,6 @@ def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites):
         assert candidate.flops > 0 or variety.id.endswith(("/norm", "/ia3"))  # which have no product and no convolution
 
 
-LONG = {"sequence": Site("sequence", 4, (30,)), "tokens": Site("tokens", 6, (30,)), "vector": Site("vector", 6)}
-
-
-@pytest.mark.members
-@pytest.mark.parametrize(
-    ("name", "kind", "seen"),
-    [
-        ("attention", "tokens", 30), ("gru_mixer", "tokens", 16), ("norm", "tokens", 1), ("norm", "sequence", 30),
-        ("squeeze_excite", "sequence", 30), ("dilated", "sequence", 27), ("conv_light", "sequence", 9),
-        ("pointwise", "sequence", 1), ("mlp", "vector", 0),
-    ],
-)  # fmt: skip
-def test_reach_is_the_number_of_positions_that_one_output_position_sees(name, kind, seen):
-    (variety,) = {variety.id: variety for variety, _ in at_each_site(LONG) if variety.id.endswith(f"/{name}")}.values()
-    assert describe(variety, LONG[kind]).reach == seen
-
-
 @pytest.mark.parametrize(("site", "dimensions"), [(Site("sequence", 4, (30,)), 1), (Site("image", 3, (8, 10)), 2)])
 def test_operations_of_a_convolution_are_counted_exactly(site, dimensions):
     def convolutions(site: Site) -> nn.Module:
@@ -108,7 +91,6 @@ def test_operations_of_a_convolution_are_counted_exactly(site, dimensions):
     candidate = describe(Variety("a/b", BlueprintSpec(site.kind), convolutions), site)
     weights = 6 * site.channels * (3**dimensions + 5**dimensions)
     assert candidate.flops == 2 * weights * math.prod(site.size)
-    assert candidate.reach == 7
     gain = 1  # in front of a block that is not the identity
     assert candidate.parameters == weights + 6 + site.channels + gain
 
@@ -126,12 +108,7 @@ def test_description_of_a_broken_blueprint_is_unknown(factory, kind):
     candidate = describe(Variety("a/broken", BlueprintSpec(kind), factory), USUAL[kind])
     channels = USUAL[kind].channels
     assert candidate.flops is None
-    assert candidate.reach == (0 if kind == "vector" and factory is refusing else None)
     assert channels < candidate.parameters <= 2 * channels + 2
-
-
-def test_block_with_another_output_shape_has_no_reach():
-    assert reach(Net(lambda net, hidden: hidden.sum()), USUAL["sequence"]) is None
 
 
 def listening(site: Site) -> nn.Module:
@@ -159,7 +136,7 @@ def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_h
     before = {name: value.clone() for name, value in host.state_dict().items()}
     random = torch.get_rng_state()
     (candidate,) = terrain["here"].candidates
-    assert (candidate.parameters, candidate.reach) == (3 * 4 + 1, 1)
+    assert candidate.parameters == 3 * 4 + 1
     assert terrain["there"].candidates == ()
     assert torch.equal(torch.get_rng_state(), random)
     assert same(host.state_dict(), before)

@@ -245,9 +245,6 @@ class SeedSignals:
     gain: Gain | None = None
     """How much lower the validation loss is with the seed than on the undisturbed host: the host itself until the seed
     acts on it, then the twin at the same step. None if there is no such host."""
-    dependence: Gain | None = None
-    """How much the validation loss would rise if the acting seed were left out. It is not a gain: a network depends on
-    whatever it was trained with."""
     opinion: Opinion | None = None
     """What the seed's next gate concluded; None if the seed is not waiting for a gate."""
     price: float | None = None

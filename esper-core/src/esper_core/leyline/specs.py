@@ -176,15 +176,12 @@ class Candidate:
     Attributes:
         parameters: exact number of parameters that a seed would add.
         flops: floating-point operations of its forward pass for one example. None: unknown.
-        reach: input positions along the longest side that one output position depends on; 0 without positions.
-            None: unknown.
         identity: whether it starts as the identity; see ``BlueprintSpec.starts_as_identity``.
     """
 
     blueprint: str
     parameters: int
     flops: int | None
-    reach: int | None
     identity: bool
 
 

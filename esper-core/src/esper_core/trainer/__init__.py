@@ -13,7 +13,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task
 - ``growing_network``: one growing network, given batches and losses
-- ``measurements``: losses, gains and dependence, read once a step
+- ``measurements``: losses and gains, read once a step
 - ``operations``: what an episode costs in floating-point operations
 - ``forward``: precision, micro-batches, memory layout, compilation
 - ``batches``: order of batches, resident and streamed data

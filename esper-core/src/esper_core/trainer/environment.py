@@ -284,14 +284,10 @@ class Environment:
         return partial(evaluate, network.model, recipe.task, recipe.data[split], run, evidence=evidence, device=device)
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
-        """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
-        network, recipe = self.network, self.recipe
-        dependence = recipe.network.growth.dependence
-        evaluation = self._evaluation("validation")
+        """Measure the gains of living seeds, after every environment was evaluated for validation."""
+        network, evaluation = self.network, self._evaluation("validation")
         network.measure_gains(lambda: evaluation().evidence, undisturbed)
-        self._operations.measure_seeds(network.garden, len(network.evaluation.losses), dependence=dependence)
-        if dependence:
-            network.measure_dependence(recipe.task, recipe.data["validation"])
+        self._operations.measure_seeds(network.garden, len(network.evaluation.losses))
 
     def measure_again(self, step: int, evaluate: Callable[[], object] | None = None) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays.

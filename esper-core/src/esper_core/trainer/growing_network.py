@@ -6,7 +6,7 @@ decision step is, in this order:
     open_step()                 newborn seeds start to train
     train_batch(losses)         for each batch: trains host and seeds
     close_step(batch_losses)    ramps that have arrived are noticed
-    evaluate(...), measure(...) validation, gains of seeds, dependence on seeds
+    evaluate(...), measure(...) validation, gains of seeds
     conclude_step(...)          reads the numbers; the gates look at them
     heal(signals)               takes out seeds that broke a loss
     judge(signals), roll_back(decision)
@@ -52,7 +52,7 @@ from esper_core.leyline.signals import Cause, Reason
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
-from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements
+from esper_core.trainer.measurements import Evaluation, SeedGains, StepMeasurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import OptimizerKeeper, Variety
-    from esper_core.leyline import Action, ActionMask, Metric, Operations, Schedule, Signals, Split, Task, Verdict
+    from esper_core.leyline import Action, ActionMask, Metric, Operations, Schedule, Signals, Verdict
     from esper_core.trainer.forward import CompiledHost, Loss
     from esper_core.trainer.measurements import Measurements
 
@@ -210,9 +210,8 @@ class GrowingNetwork:
         self.prices = SeedPrices(self.garden, growth, settings.metric, settings.operations)
         self.gains = SeedGains(self.garden, self.averages, trial_stream)
         left_out = derive_seed(seed, "counterfactuals")
-        counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
-        self.dependence = SeedDependence(self.garden, self.averages, counterfactuals)
-        self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, settings.operations)
+        self.counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
+        self.measurements = StepMeasurements(self.garden, self.gains, settings.operations)
         self.lost = SeedRemover(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)
         self.measured: Measurements
@@ -344,10 +343,6 @@ class GrowingNetwork:
         """
         self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.evidence, undisturbed)
 
-    def measure_dependence(self, task: Task, split: Split) -> None:
-        """Measure on ``split`` how much the network depends on each acting seed."""
-        self.lost.run_without_faulty(self.dependence.measure, task, split)
-
     def numbers(self) -> Tensor:
         """Return all measurements of this step as one tensor on the device."""
         return self.measurements.numbers(self.evaluation.means)
@@ -444,12 +439,11 @@ class GrowingNetwork:
         for name, part in self._parts().items():
             part.load_state_dict(state.part(name))
 
-    def _parts(self) -> dict[str, Governor | Averages | SeedGains | SeedDependence | StepMeasurements | SeedRemover]:
+    def _parts(self) -> dict[str, Governor | Averages | SeedGains | StepMeasurements | SeedRemover]:
         return {
             "governor": self.governor,
             "averages": self.averages,
             "gains": self.gains,
-            "dependence": self.dependence,
             "measurements": self.measurements,
             "lost_seeds": self.lost,
         }

@@ -1,4 +1,4 @@
-"""Measurements of one network in one decision step: losses, metric, gains of seeds, and dependence on seeds.
+"""Measurements of one network in one decision step: losses, metric, and gains of seeds.
 
 Everything measured stays on the device until it is read once a step, as a single tensor: ``StepMeasurements.numbers``
 builds it, ``read`` gives the numbers their names again, and ``signals`` makes the step's ``Signals`` of them.
@@ -7,9 +7,6 @@ A seed that incubates, or is on a branch, is compared with the host itself. Once
 without it any more. Then it is compared with the twin at the same step, corrected by the lead that the twin had when
 the seed began to act. Where two seeds act at once, or another one was fossilised since, the gain cannot be attributed:
 it is unknown until there is a step in which no seed acts.
-
-Dependence is how much worse the network gets with an acting seed left out. A network depends on whatever it was trained
-with, so it does not say what a seed is good for, and no gate reads it.
 """
 
 from __future__ import annotations
@@ -24,9 +21,8 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from esper_core.growth import Counterfactuals, decode_state, device_of, encode_state, host_parameters, paired, read_gain
+from esper_core.growth import decode_state, device_of, encode_state, host_parameters, paired, read_gain
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import GradientHealth, SeedSignals, Signals, SlotSignals
 from esper_core.plugins.returned_values import AttributedTask
 from esper_core.trainer.batches import chunks
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Averages, Garden, RandomStream, Seed
     from esper_core.growth.slots import Slot
     from esper_core.leyline import Gain, Operations, Split, Task
+    from esper_core.leyline.protocols import State
 
 log = logging.getLogger("esper")
 
@@ -158,7 +155,7 @@ class SeedGains:
 
     def take_left_out(self, losses: Mapping[int | None, Tensor]) -> None:
         """Take the gains of a set's seeds from the losses without each of them, and with all of them under None."""
-        self.gains |= _differences(losses)
+        self.gains |= {number: paired(rows, losses[None]) for number, rows in losses.items() if number is not None}
 
     def forget_lead(self) -> None:
         """Forget the twin's lead, because the twin was rolled back: acting seeds have no known gain until none acts."""
@@ -197,45 +194,6 @@ def _margins(trials: Mapping[int, Tensor]) -> dict[int, Tensor]:
     return {number: paired(rivals_TN[row], evidence_TN[row]) for row, number in enumerate(trials)}
 
 
-def _differences(losses: Mapping[int | None, Tensor]) -> dict[int, Tensor]:
-    """Return how much higher the losses are without each seed than with all of them."""
-    return {number: paired(rows, losses[None]) for number, rows in losses.items() if number is not None}
-
-
-@dataclass(slots=True)
-class SeedDependence:
-    """Dependence of the network on each acting seed in the latest step: losses with the seed left out."""
-
-    garden: Garden
-    averages: Averages
-    counterfactuals: Counterfactuals
-    dependences: dict[int, Tensor] = field(default_factory=dict)
-
-    def measure(self, task: Task, split: Split) -> None:
-        """Measure each acting seed on ``split``, and leave the model in training mode."""
-        self.dependences = {}
-        if not self.garden.blended:
-            return
-        model, reason_before = self.garden.model, self.counterfactuals.reason
-        with self.averages.judged():
-            model.eval()
-            try:
-                measured = self.counterfactuals.measure(chunks(split, device_of(model)), task.losses)
-            finally:
-                model.train()
-        if (reason := self.counterfactuals.reason) not in (None, reason_before):
-            log.info("%s is evaluated once more per seed, by slower full passes: %s", type(model).__name__, reason)
-        self.dependences = _differences(measured)
-
-    def state_dict(self) -> State:
-        """Return the dependences."""
-        return State.of({"dependences": encode_state(self.dependences)})
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore what ``state_dict`` returned, for a garden with the same seeds."""
-        self.dependences = decode_state(state.part("dependences"), device_of(self.garden.model))
-
-
 @dataclass(frozen=True, slots=True)
 class Measurements:
     """The numbers of one step on the host (the CPU), by name; those of seeds by the seeds' numbers.
@@ -256,20 +214,16 @@ class Measurements:
     gradients: Mapping[int, GradientHealth]
     gains: Mapping[int, Gain]
     margins: Mapping[int, Gain]
-    dependences: Mapping[int, Gain]
     non_finite_seeds: tuple[int, ...]
 
 
 class StepMeasurements:
     """Collects what is measured in a step on the device, and reads it at once."""
 
-    def __init__(
-        self, garden: Garden, gains: SeedGains, dependence: SeedDependence, operations: Operations | None
-    ) -> None:
+    def __init__(self, garden: Garden, gains: SeedGains, operations: Operations | None) -> None:
         self._garden = garden
         self._operations = operations
         self._gains = gains
-        self._dependence = dependence
         self._host_parameters = sum(parameter.numel() for parameter in host_parameters(garden.model))
         self.train_loss = torch.full((), math.nan, device=device_of(garden.model))
         self.incubation_losses: dict[int, Tensor] = {}
@@ -287,8 +241,7 @@ class StepMeasurements:
             measured.pop(number, None)
 
     def _by_seed(self) -> tuple[dict[int, Tensor], ...]:
-        measured = self._gains.gains, self._gains.margins, self._dependence.dependences
-        return self.incubation_losses, self.gradients, *measured
+        return self.incubation_losses, self.gradients, self._gains.gains, self._gains.margins
 
     def numbers(self, evaluation: Tensor) -> Tensor:
         """Return all measurements of this step, with ``evaluation``, as one tensor, which ``read`` takes apart."""
@@ -305,7 +258,7 @@ class StepMeasurements:
         remaining = iter(numbers)
         train_loss, validation_loss, validation_metric, finite = islice(remaining, 4)
         scale = None if self._garden.keeper.scaler is None else next(remaining)
-        losses_of, gradients_of, gains_of, margins_of, dependences_of = (
+        losses_of, gradients_of, gains_of, margins_of = (
             {number: list(islice(remaining, tensor.numel())) for number, tensor in measured.items()}
             for measured in self._by_seed()
         )
@@ -329,7 +282,6 @@ class StepMeasurements:
             gradients={number: record for number, record in health.items() if not math.isnan(record.non_finite)},
             gains=gains,
             margins={number: read_gain(values) for number, values in margins_of.items()},
-            dependences={number: read_gain(values) for number, values in dependences_of.items()},
             non_finite_seeds=tuple(dict.fromkeys(non_finite)),
         )
 
@@ -346,7 +298,6 @@ class StepMeasurements:
                 incubation_loss=measured.incubation_losses.get(seed.number),
                 gradients=measured.gradients.get(seed.number),
                 gain=measured.gains.get(seed.number),
-                dependence=measured.dependences.get(seed.number),
                 opinion=self._garden.gates.opinion(seed),
                 price=prices.get(seed.number),
                 margin=measured.margins.get(seed.number),

@@ -55,18 +55,12 @@ class OperationCount:
         if self._operations is not None:
             self._add(examples * FORWARD * self._acting(garden))
 
-    def measure_seeds(self, garden: Garden, examples: int, *, dependence: bool) -> None:
-        """Add the operations of the evaluations that try each incubating seed.
-
-        ``dependence``: also of one full pass, and of one without each acting seed; replayed prefixes save some.
-        """
+    def measure_seeds(self, garden: Garden, examples: int) -> None:
+        """Add the operations of the evaluations that try each incubating seed."""
         if self._operations is not None:
             incubations = garden.incubating.values()
             blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
-            passes = len(incubations)
-            if dependence and (acting := len(garden.blended)):
-                passes += 1 + acting
-            self._add(examples * FORWARD * (passes * self._acting(garden) + blocks))
+            self._add(examples * FORWARD * (len(incubations) * self._acting(garden) + blocks))
 
     def _acting(self, garden: Garden) -> int:
         """Return the operations of host, fossils and acting seeds."""

@@ -422,7 +422,7 @@ def _growth_settings(growth: GrowthConfig | Mapping[str, Any] | None) -> GrowthC
         message = "a Gardener measures gains in the loss. Received: evidence metric"
         hint = "It knows no metric of a loop of your own. Leave evidence out."
         raise GrowthError(Problem("E347", message, hint=hint))
-    return settings.model_copy(update={"incubation": "branch", "dependence": False})
+    return settings.model_copy(update={"incubation": "branch"})
 
 
 def _ungraft(model: nn.Module) -> None:

@@ -183,7 +183,7 @@ class SeedSet:
         self._losses = {}
         examples, replays = (
             len(self._network.evaluation.losses),
-            self._network.dependence.counterfactuals.reason is None,
+            self._network.counterfactuals.reason is None,
         )
         cost = examples * (1 + len(self._members) * (BEHIND if replays else 1.0))
         if self._members and self._spent + cost <= self._share * self._trained:

@@ -146,7 +146,7 @@ class Validation:
         host = Host(network.model)
         with host.evaluating(), same_order(self._batches), autocast():
             batches = ((self._moved(batch, host.device), None) for batch in self._batches)
-            return network.dependence.counterfactuals.measure(batches, lambda losses, _: losses)
+            return network.counterfactuals.measure(batches, lambda losses, _: losses)
 
     def losses_of(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss of each example of a batch, which is on the model's device."""

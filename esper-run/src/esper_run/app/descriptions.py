@@ -1,4 +1,4 @@
-"""Descriptions of slots and blueprints before a run: parameters, floating-point operations, receptive field.
+"""Descriptions of slots and blueprints before a run: parameters and floating-point operations.
 
 ``SlotDescriptions`` describes the slots of a host, and what may grow in them, on demand; policies read it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Variety
     from esper_core.leyline.specs import Site
-
-WEIGHT_DEVIATION: Final = 0.2
-"""Of the random weights for measuring the receptive field: a block that starts as the identity has none."""
-
-WEIGHT_DRAWS: Final = 8
-"""Random weights that are tried, because a ReLU may block everything under some of them."""
 
 
 class SlotDescriptions(Mapping[str, SlotDescription]):
@@ -104,7 +98,6 @@ def describe(variety: Variety, site: Site) -> Candidate:
             blueprint=variety.id,
             parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
             flops=_block_flops(block, variety, site),
-            reach=None if block is None else reach(block, site, variety.spec.input_shape(site)),
             identity=variety.spec.starts_as_identity,
         )
 
@@ -135,40 +128,6 @@ def flops(run: Callable[[], object]) -> int | None:
     return int(counter.get_total_flops())
 
 
-def reach(block: nn.Module, site: Site, shape: tuple[int, ...] | None = None) -> int | None:
-    """Return the receptive field of the middle of the output along the longest side; 0 without positions.
-
-    The block takes examples of this ``shape``, by default that of the site; its parameters and mode are changed. None:
-    it fails.
-    """
-    if not site.size:
-        return 0
-    seen = torch.zeros(site.size, dtype=torch.bool)
-    try:
-        with RandomStream(RandomStream.derive_seed(0, "reach")), torch.enable_grad():
-            for _ in range(WEIGHT_DRAWS):
-                seen |= _seen_by_the_middle(block.eval(), site, shape or site.example_shape)
-    except Exception:  # a plugin's block raises anything; its trial reports it
-        return None
-    longest = max(range(len(site.size)), key=lambda axis: site.size[axis])
-    other_axes = [axis for axis in range(len(site.size)) if axis != longest]
-    along = (seen.amax(other_axes) if other_axes else seen).nonzero().flatten()
-    return int(along.max() - along.min()) + 1 if len(along) else 0
-
-
-def _seen_by_the_middle(block: nn.Module, site: Site, shape: tuple[int, ...]) -> Tensor:
-    """Return which positions of the input the middle of the output depends on, under random weights."""
-    with torch.no_grad():
-        for parameter in block.parameters():
-            parameter.normal_(0.0, WEIGHT_DEVIATION)
-    example = torch.randn(2, *shape, requires_grad=True)
-    middle = _positions_last(block(example), site)
-    for length in site.size:
-        middle = middle[:, :, length // 2]
-    (gradient,) = torch.autograd.grad(middle.sum(), example)
-    return _positions_last(gradient, site).abs().sum((0, 1)) > 0.0
-
-
 def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
     """Return how many parameters a seed with the operator ``add`` has."""
     new_seed = partial(Seed, block, blueprint=variety.id, spec=variety.spec, site=site, number=0)
@@ -184,8 +143,3 @@ def _built(variety: Variety, site: Site) -> nn.Module | None:
             return variety.build_alone(site).eval()
     except Exception:  # a plugin's factory raises anything; its trial reports it
         return None
-
-
-def _positions_last(tensor: Tensor, site: Site) -> Tensor:
-    """Return (N, C, *positions) for any kind of site."""
-    return tensor.movedim(-1, 1) if site.kind == "tokens" else tensor

@@ -9,7 +9,7 @@ from torch import nn
 
 from esper_core import EsperError
 from esper_core.leyline import SlotPlace
-from esper_grow import Gardener, adapters, disable_adapters
+from esper_grow import Gardener, adapters, disable_adapters, use_adapters
 from tests.support.core_worlds import per_example
 from tests.support.loops import planned, train_batch
 
@@ -107,3 +107,5 @@ def test_adapters_grow_in_a_loop_in_float32_and_can_be_disabled(dtype):
         assert torch.equal(model(data[0][0]), before)
     assert model(data[0][0]).dtype is dtype
     assert not torch.equal(model(data[0][0]), before)
+    use_adapters(model)  # none, so that no loss has a gradient, and others can grow
+    Gardener(model, partial(torch.optim.AdamW, lr=1e-2), loss=per_example, validation=data[:1], slots=None).close()

@@ -84,6 +84,13 @@ def test_a_gate_decides_at_a_few_looks_and_what_it_decided_holds_until_the_next(
     assert {seen.alpha for seen in evidence} == {GATE_ALPHA / 5}
 
 
+def test_the_gate_before_a_set_decides_at_its_last_look_too():
+    gates = [Gate(looks=7, decides_last=last) for last in (False, True)]
+    for _ in range(7):
+        seen = [gate.look(GOOD, PRICE, 0.2).evidence for gate in gates]
+    assert [(evidence.looks, evidence.alpha) for evidence in seen] == [(5, GATE_ALPHA / 2), (7, GATE_ALPHA / 3)]
+
+
 def test_a_missing_measurement_uses_up_a_look_but_a_decision_needs_three():
     gate = Gate(looks=20)
     opinions = [gate.look(gain, PRICE, 0.2) for gain in (None, None, GOOD, GOOD, GOOD)]

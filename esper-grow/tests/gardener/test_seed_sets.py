@@ -146,6 +146,9 @@ def test_a_set_that_never_pays_is_pruned_with_the_last_planned_step():
     world = World(growth={"price": {"per_parameter": 1.0}}, steps=3, leave_out=0.0)
     assert "gain was not shown in the planned steps" in str(world.epochs(3)[-1])
     assert world.stages() == {slot: [] for slot in PLACES}
+    world.gardener.close()
+    again = World(model=world.model, growth={"gates": "off"}, steps=1, slots=None)
+    assert again.epochs(1)[-1].kept, "its slots do not rest any more"
 
 
 def test_a_set_trains_as_adapters_that_are_there_from_the_start():

@@ -86,10 +86,10 @@ def world() -> SimpleNamespace:
 
     def fit(
         epochs: int, grow: dict[str, Any] | None = None, *, path: Any = None, module: Any = None, folder: Any = None,
-        callbacks: Any = (), compiled: bool = False, arguments: Any = None, **trainer: Any,
+        slots: Any = ("host.stem",), callbacks: Any = (), compiled: bool = False, arguments: Any = None, **trainer: Any,
     ) -> SimpleNamespace:  # fmt: skip
         module = module or new(**(arguments or {}))
-        grown = [] if grow is None else [Grow(["host.stem"], **grow)]
+        grown = [] if grow is None else [Grow(list(slots), **grow)]
         saving = (
             [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True, save_on_exception=True)]
         )
@@ -207,7 +207,8 @@ def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epochs, averaged):
     def run(until: int, **more: Any) -> Any:
         callbacks = ema(world) if averaged else []
-        return world.fit(until, planned("host.stem", keep=4), callbacks=callbacks, **more)
+        grow = {**planned("host.stem", keep=4), "blueprints": ["conv_light", "norm"]}
+        return world.fit(until, grow, slots=("host.stem", "host.hidden"), callbacks=callbacks, **more)
 
     uninterrupted = run(7)
     run(epochs, folder=tmp_path)

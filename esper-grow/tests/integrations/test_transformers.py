@@ -12,7 +12,7 @@ import torch
 
 import esper_grow as esper
 from esper_core import EsperError
-from esper_core.growth import slots_of
+from esper_core.growth import Host, slots_of
 from esper_grow.integrations.attachment import resume_needs_the_callback_grow
 from tests.support.core_worlds import same
 from tests.support.loops import planned
@@ -78,6 +78,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(
         fit=fit, plan=plan, kind=transformers.BertForSequenceClassification, config=config, library=transformers
     )
+
+
+def ungrown(model: Any) -> Any:
+    """Return the model without the seeds that live in it."""
+    Host(model).prune()
+    return model
 
 
 def host_of(run: Any) -> dict[str, Any]:
@@ -149,12 +155,13 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, step, caplog):
     # evaluation follows a save, and draws random numbers
     saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}
-    uninterrupted = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
+    grow = {**world.plan(keep=4), "slots": [SLOT, "bert.encoder.layer.1.output"]}  # the second stays empty
+    uninterrupted = world.fit(7, grow, folder=tmp_path / "run", **saving)
     assert [report.kept != () for report in uninterrupted.grow.tended] == [number == 4 for number in range(7)]
     moved = tmp_path / "moved"
     shutil.copytree(tmp_path / "run" / f"checkpoint-{step}", moved)
     resumed = world.fit(
-        7, {**world.plan(keep=4), "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved),
+        7, {**grow, "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved),
         eval_strategy="no",
     )  # fmt: skip
     seen = [str(report) for report in uninterrupted.grow.tended]
@@ -252,7 +259,7 @@ def test_the_best_adapters_are_loaded_with_what_had_grown_beside_them(world, tmp
     run = world.fit(6, grow, folder=tmp_path / "run", adapters=True, save_strategy="epoch", **best)
     losses = [figures["eval_loss"] for figures in run.trainer.state.log_history if "eval_loss" in figures]
     assert run.trainer.evaluate()["eval_loss"] == max(losses) != losses[-1]
-    assert slots_of(run.model).named(slot).seeds
+    assert slots_of(run.model).named(slot).nursery == ()
     assert "E334" not in caplog.text
 
 
@@ -263,7 +270,57 @@ def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):
     run = world.fit(6, world.plan(keep=4), folder=tmp_path / "run", save_strategy="epoch", **worst)
     expected = from_pretrained(world.kind, run.trainer.state.best_model_checkpoint)
     assert len(slots_of(expected).named(SLOT).nursery) == 1, "it was saved before the seed was kept"
-    assert same(run.model.state_dict(), expected.state_dict())
+    assert same(*(esper.export(run.model).state_dict(), esper.export(ungrown(expected)).state_dict()))
+
+
+def test_a_model_that_is_saved_under_other_names_is_loaded_and_resumed(world, tmp_path):
+    """Transformers calls layers of a ViT otherwise in its files."""
+    from esper_grow.integrations.transformers import Grow, from_pretrained
+
+    library, kind = world.library, world.library.ViTForImageClassification
+    images = [{"pixel_values": torch.randn(1, 8, 8), "labels": torch.tensor(number % 2)} for number in range(120)]
+    together = {"blueprints": ["lora(rank=2)"], "together": True, "growth": {"gates": "off"}, "every": 4}
+
+    def fit(resume: Path | None = None) -> Any:
+        torch.manual_seed(0)
+        small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        config = library.ViTConfig(image_size=8, patch_size=4, num_channels=1, **small)
+        best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_strategy": "epoch"}
+        arguments = library.TrainingArguments(
+            str(tmp_path / "run"),
+            num_train_epochs=2,
+            save_strategy="epoch",
+            per_device_train_batch_size=40,
+            **best,
+            **QUIET,
+        )
+        grow = Grow(["vit.layers.*.mlp.fc1", "vit.layers.*.attention.o_proj"], eval_dataset=images, **together)
+        model = kind(config).requires_grad_(requires_grad=False)
+        library.Trainer(model, arguments, train_dataset=images, eval_dataset=images, callbacks=[grow]).train(
+            resume_from_checkpoint=resume and str(resume)
+        )
+        return model
+
+    trained = fit()
+    assert all(slot.fossils for slot in slots_of(trained).each())
+    assert same(from_pretrained(kind, tmp_path / "run" / "checkpoint-6").state_dict(), trained.state_dict())
+    assert same(fit(tmp_path / "run" / "checkpoint-3").state_dict(), trained.state_dict())
+
+
+def test_a_training_that_was_interrupted_can_begin_again_on_the_same_model(world, tmp_path):
+    run = world.fit(2, world.plan(keep=4))
+
+    class Interrupting(world.library.TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+    run.trainer.add_callback(Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.train()
+    run.trainer.remove_callback(Interrupting)
+    run.trainer.train()
+    assert run.grow.gardener._closed
+    assert len(run.model._forward_pre_hooks) == 0
 
 
 def test_a_training_that_cannot_grow_says_why(world, checkpoint, tmp_path):

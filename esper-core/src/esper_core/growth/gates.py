@@ -212,6 +212,7 @@ class Gate:
         means: The mean gains that were measured.
         correlations: How much the averages of weights of each of these looks correlate with those of the one before.
         decided: What it decided last.
+        decides_last: Whether it decides at its last look, too, as before a set, which grows from the first step on.
     """
 
     looks: int = GATE_LOOKS
@@ -220,6 +221,7 @@ class Gate:
     means: list[float] = field(default_factory=list)
     correlations: list[float] = field(default_factory=list)
     decided: Opinion | None = None
+    decides_last: bool = False
 
     def look(self, gain: Gain | None, price: float, correlation: float) -> Opinion:
         """Return the gate's opinion after this step; call it once a step.
@@ -232,7 +234,7 @@ class Gate:
             return Opinion(Finding.UNKNOWN, missing, price=price)
         self.means.append(gain.mean)
         self.correlations.append(correlation)
-        decisions = [look for look in GATE_DECISIONS if look <= self.looks]
+        decisions = decisions_in(self.looks, last=self.decides_last)
         enough = min(GATE_DECISIONS)
         if self.steps in decisions and len(self.means) >= enough:
             self.decided = self._decide(gain, price, self.alpha / len(decisions))
@@ -246,6 +248,11 @@ class Gate:
         evidence = lasting_evidence(gain, self.means[-recent:], self.correlations[-recent:], alpha, self.steps)
         finding = Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN
         return Opinion(finding, evidence=evidence, price=price)
+
+
+def decisions_in(looks: int, *, last: bool) -> set[int]:
+    """Return the looks of so many at which a gate decides; ``last``: at the last one, too."""
+    return {look for look in GATE_DECISIONS if look <= looks} | ({looks} if last else set())
 
 
 def _missing(gain: Gain | None) -> str:
@@ -310,10 +317,10 @@ class Gates:
                     self._opinions[key] = GATES_OFF
                     continue
                 if key not in self._gates:
-                    self._gates[key] = self._new_gate(op)
+                    self._gates[key] = self._new_gate(op, decides_last=getattr(seed, "is_set", False))
                 self._opinions[key] = self._gates[key].look(gains.get(seed.number), prices[seed.number], correlation)
 
-    def _new_gate(self, op: Op) -> Gate:
+    def _new_gate(self, op: Op, *, decides_last: bool) -> Gate:
         """Return the gate before a seed.
 
         A seed that is blended in can be taken out again, so that its gate may be wrong more often. Those that may be
@@ -323,7 +330,8 @@ class Gates:
         if op is Op.ADVANCE:
             return Gate(self._looks, BLENDING_ALPHA)
         self._candidates += 1
-        return Gate(self._looks, GATE_ALPHA / (self._candidates * (self._candidates + 1)))
+        alpha = GATE_ALPHA / (self._candidates * (self._candidates + 1))
+        return Gate(self._looks, alpha, decides_last=decides_last)
 
     def opinion(self, seed: Seed | Incubation) -> Opinion | None:
         """Return the latest opinion of the gate before the seed; None if there is no gate or no opinion."""

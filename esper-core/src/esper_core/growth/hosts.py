@@ -10,7 +10,7 @@ from esper_core.growth.dry_runs import device_of, evaluating, host_parameters, o
 from esper_core.growth.grafting import alike, plain_outputs
 from esper_core.growth.journal import read_network
 from esper_core.growth.prices import Prices, follow_operations
-from esper_core.growth.rebuilding import plant, rebuild
+from esper_core.growth.rebuilding import plant, rebuild, state_of
 from esper_core.growth.seeds import SeedBuilder
 from esper_core.growth.slots import Slots, host_layers, is_grafted, observe, slots_of
 from esper_core.growth.trials import audition
@@ -87,6 +87,16 @@ class Host:
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters by name, without those of seeds."""
         return host_parameters(self.model)
+
+    def prune(self) -> None:
+        """Remove the seeds that are not kept, and let no slot rest, once nothing trains them.
+
+        They act on branches, which end with their training, so that no output changes.
+        """
+        for slot in self.slots.each() if self.is_grafted else ():
+            for seed in slot.nursery:
+                del slot.seeds[list(slot.seeds).index(seed)]
+            slot.embargo, slot.state = 0, state_of(slot, 0)
 
     split_state = staticmethod(split_state)
 

@@ -174,10 +174,11 @@ def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed
         if place.dtypes is not None:
             slot.dtypes = DTYPES[place.dtypes[0]], DTYPES[place.dtypes[1]]
         slot.part = place.output
-        slot.embargo, slot.state, slot.order = place.embargo, _state(slot, place.embargo), place.order
+        slot.embargo, slot.state, slot.order = place.embargo, state_of(slot, place.embargo), place.order
 
 
-def _state(slot: Slot, embargo: int) -> SlotState:
+def state_of(slot: Slot, embargo: int) -> SlotState:
+    """Return the state of a slot with these seeds, which rests for so many steps."""
     if slot.living is not None:
         return SlotState.OCCUPIED
     if len(slot.fossils) >= slot.limit:
@@ -215,4 +216,4 @@ def implant(
         variety = next(variety for variety in varieties[growth.slot] if variety.id == growth.blueprint)
         block = plant(model, slot, variety, builder, growth.number, growth.blend)
         block.stage, block.kept = Stage.FOSSILISED, 0
-        slot.state = _state(slot, 0)
+        slot.state = state_of(slot, 0)

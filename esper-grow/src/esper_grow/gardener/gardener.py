@@ -338,6 +338,7 @@ class Gardener:
         self._closed = True
         with self._closing, without_trace(self.model):
             pruned = self._environment.network.garden.remove(Reason(Cause.LOOP_END))
+            Host(self.model).prune()  # no step follows in which a slot could rest
             self._environment.network.close()
             if error is None and self._environment.network.averages.is_final:
                 self.final_losses = self._environment.end_averaged()

@@ -79,7 +79,7 @@ class Prospects:
 
         ``seed_set``: what germinates together; what is to be known of it is noted there, too.
         """
-        self._warn_of_steps(*((FIRST_LOOK, "a set of seeds") if seed_set is not None else (SHORTEST_LOOP, "any seed")))
+        self._warn_of_steps(is_set=seed_set is not None)
         if not self._judged or not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
             return
         loss = float(losses.mean())
@@ -95,9 +95,10 @@ class Prospects:
         if self._judged and has_room and self._offers and 0.0 <= loss <= self._offers[0].price:
             self._warn_of_price(loss, 1.0)
 
-    def _warn_of_steps(self, shortest: int, grown: str) -> None:
+    def _warn_of_steps(self, *, is_set: bool) -> None:
         """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
-        plans = self._arm.impossible(self._steps)
+        shortest, grown = (FIRST_LOOK, "a set of seeds") if is_set else (SHORTEST_LOOP, "any seed")
+        plans = () if is_set else self._arm.impossible(self._steps)
         if self._growth.gates != "off" and self._steps < shortest:
             plans = (f"{grown} to be kept, for which gates need {shortest}",)
         hint = (

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch.serialization import safe_globals
 
-from esper_core.growth import Host, Network, decode_state, encode_state, graft, ungraft
+from esper_core.growth import Host, Network, decode_state, encode_state, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_grow.gardener import Gardener, Tended
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor, nn
+
+    from esper_core.leyline import SlotPlace
 
 log = logging.getLogger("esper")
 
@@ -107,6 +109,8 @@ class Attachment:
         tended: What each call of ``tend`` returned.
         every: Steps of the optimizer between two calls of ``tend``; None: an epoch.
         expects_state: Whether a state that is loaded into the model is that of a checkpoint to resume from.
+        restore_names: Calls the items of a state from a file as the model calls them.
+        closing: What to do when the Gardener ends.
     """
 
     def __init__(self, settings: Mapping[str, Any], every: int | None) -> None:
@@ -120,10 +124,12 @@ class Attachment:
         self.expects_state = False
         self._settings = dict(settings)
         self.every = every
-        self._loaded: Network | None = None
-        """What a state held that was loaded into the model, without it: the Gardener has to restore it."""
-        self._has_mark = False
+        self._has_growth = self._has_mark = False
+        """Whether a state had growth that was loaded into the model, or the optimizer, without it: the Gardener has to
+        restore it."""
         self._admission = ExitStack()
+        self.restore_names: Callable[[nn.Module, dict[str, Any]], None] = lambda model, state: None
+        self.closing = ExitStack()
 
     def admit_mark(self) -> None:
         """Let torch load the optimizer of a grown model until ``begin`` or ``close``."""
@@ -139,6 +145,8 @@ class Attachment:
         """Let states of a grown model be loaded into ``model``; a later attachment takes the place of this one."""
         existing = getattr(model, _GROWTH_HOOK, None)
         if existing is not None:
+            if existing.attachment is not None and existing.attachment is not self:
+                existing.attachment.close()  # its loop may have been interrupted
             existing.attachment = self
             return
         hook = GrowthHook(self)
@@ -160,22 +168,22 @@ class Attachment:
         Raises:
             GrowthError: The checkpoint holds a grown model, and there is no state of a Gardener (E362).
         """
-        self._admission.close()
+        self.close()
         if state is None:
             self.refuse_loss()
         settings = {"steps": steps, "clip_norm": clip_norm, **self._settings}
-        if self._loaded is not None:
-            graft(model, self._loaded.places())
         if Host(model).is_grafted:
             settings["slots"] = None
+        elif state is not None and settings["slots"] is None:  # slots that the loop had put in were removed
+            settings["slots"] = _places_in(state)
         self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
         if state is not None:
             self.gardener.load_state_dict(state)
-        self.expects_state, self._loaded, self._has_mark = False, None, False
+        self.expects_state = self._has_growth = self._has_mark = False
 
     def refuse_loss(self) -> None:
         """Raise GrowthError if grown parts were removed from a state, and no Gardener has restored them (E362)."""
-        if self._loaded is not None or self._has_mark:
+        if self._has_growth or self._has_mark:
             resume_needs_the_callback_grow()
 
     def step(self, batch: Any, *, epoch_ended: bool) -> Tended | None:
@@ -196,8 +204,15 @@ class Attachment:
     def close(self, error: BaseException | None = None) -> None:
         """End the Gardener, if there is one; ``error`` ended the loop."""
         self._admission.close()
+        self.closing.close()
         if self.gardener is not None:
             self.gardener.__exit__(None if error is None else type(error), error, None)
+
+
+def _places_in(state: Mapping[str, Any]) -> dict[str, SlotPlace]:
+    """Return where the slots are whose seeds the state of a Gardener holds."""
+    network = State(state["plain"], state["tensors"]).part("environment").part("garden").plain["network"]
+    return Network.parse(json.dumps(network), source="the state")[0].places()
 
 
 class GrowsModel:
@@ -262,11 +277,13 @@ class GrowthHook:
         attachment = self.attachment
         if attachment is None:
             return
+        if not prefix:
+            attachment.restore_names(module, state)
         if attachment.expects_state:
             attachment.admit_mark()  # the library loads the model before the optimizer
             if Host(module).is_grafted:
                 ungraft(module, discard=True)
-            attachment._loaded = Network.in_state(part_of_state(prefix, state)) or attachment._loaded
+            attachment._has_growth |= Network.in_state(part_of_state(prefix, state)) is not None
             for key in Host.split_state(state, prefix)[1]:
                 del state[key]  # the library loads this very dictionary
         elif has_adapters(module) and Network.in_state(state) is None:

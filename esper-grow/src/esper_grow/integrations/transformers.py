@@ -9,11 +9,13 @@ A hook on the model's forward sees the batches, so that a Trainer is used as it 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from safetensors.torch import load_file
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, default_data_collator
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
@@ -38,11 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import torch
-    from torch import Tensor, nn
-    from torch.utils.hooks import RemovableHandle
+    from torch import nn
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from esper_core.leyline import SlotPlace
+
+
+GROWN: Final = "._esper."
+"""What stands, in a key, between the name of a module and that of what grew behind it."""
 
 
 class Grow(GrowsModel, TrainerCallback):
@@ -83,7 +88,7 @@ class Grow(GrowsModel, TrainerCallback):
         self._batches: list[Any] = []
         """Batches since the last call of the Gardener."""
         self._own_pass = False
-        self._handles: list[RemovableHandle] = []
+        self._attachment.restore_names = restore_names
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
@@ -123,10 +128,8 @@ class Grow(GrowsModel, TrainerCallback):
             if name in saved.get("optimizer", {}):
                 owner.state[parameter] = saved["optimizer"][name]
         self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
-        self._handles = [
-            model.register_forward_pre_hook(self._see, with_kwargs=True),
-            owner.register_state_dict_post_hook(_HostState(model)),
-        ]
+        self._attachment.closing.callback(model.register_forward_pre_hook(self._see, with_kwargs=True).remove)
+        self._attachment.closing.callback(owner.register_state_dict_post_hook(_HostState(model)).remove)
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Pass on a micro-batch; an event of the Trainer."""
@@ -179,12 +182,11 @@ class Grow(GrowsModel, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
     ) -> None:
         """End the Gardener; an event of the Trainer."""
-        for handle in self._handles:
-            handle.remove()
         self._attachment.close()
         best = _best_adapters(args, state, model)
         if best and Path(best, GROWN_FILE).is_file():
             load(model, best)
+        Host(model).prune()  # the best checkpoint may be from while seeds lived
 
     def _held_out(self, args: TrainingArguments, train: Any) -> Iterable[Any]:
         """Return the batches to measure gains with; examples are collated as those of ``train``."""
@@ -255,9 +257,26 @@ def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
         saved = {key.removeprefix(prefix): value for key, value in saved.items()}
     elif not any(key.startswith(prefix) for key in saved):
         saved = {prefix + key: value for key, value in saved.items()}
+    restore_names(model, saved)
     grown = Host.split_state(saved)[1]
     grow_as(model, state | {key: value for key, value in saved.items() if key in state or key in grown})
     return model
+
+
+def restore_names(model: nn.Module, state: dict[str, Any]) -> None:
+    """Call the items of a file as the model calls them: transformers gives some layers other names when it saves.
+
+    It takes them back in ``from_pretrained``, but neither in a Trainer nor for what grew.
+    """
+    if not isinstance(model, PreTrainedModel):
+        return
+    known = {**model.state_dict(), **{f"{name}{GROWN}": Tensor() for name, _ in model.named_modules()}}
+    names = {id(tensor): name for name, tensor in known.items()}
+    renamed = {saved: names.get(id(tensor)) for saved, tensor in revert_weight_conversion(model, known).items()}
+    for saved in [key for key in state if key not in known]:
+        at, grown, what = saved.partition(GROWN)
+        if name := renamed.get(at + grown):
+            state[name + what] = state.pop(saved)
 
 
 def _best_adapters(args: TrainingArguments, state: TrainerState, model: nn.Module) -> str | None:

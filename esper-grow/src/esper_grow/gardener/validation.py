@@ -133,7 +133,7 @@ class Validation:
             raise GrowthError(Problem("E344", message, hint=hint))
         self._seen = numbers
         example_losses = torch.cat(losses)
-        if not trial and not _trained(host):
+        if not trial and not any(True for _ in _trained(host)):
             self._of_frozen = example_losses
         self._warn_of_few(len(example_losses), len(losses))
         return example_losses
@@ -199,12 +199,13 @@ class Validation:
             return each_loss(self._loss(model, batch)).detach().float().mean()
 
 
-def _trained(host: Host) -> list[nn.Parameter]:
-    """Return what trains in the network's own pass: nothing of seeds on branches, and of adapters that are off."""
-    slots = host.slots.each() if host.is_grafted else ()
-    acting = [seed for slot in slots for seed in slot.seeds if seed.acts and seed.presence is Presence.ACTING]
-    members = [*host.parameters().values(), *(parameter for seed in acting for parameter in seed.parameters())]
-    return [parameter for parameter in members if parameter.requires_grad]
+def _trained(host: Host) -> Iterator[nn.Parameter]:
+    """Yield what trains in the network's own pass: nothing of seeds on branches, and of adapters that are off."""
+    yield from (parameter for parameter in host.parameters().values() if parameter.requires_grad)
+    for slot in host.slots.each() if host.is_grafted else ():
+        for seed in slot.seeds:
+            if seed.acts and seed.presence is Presence.ACTING:
+                yield from (parameter for parameter in seed.parameters() if parameter.requires_grad)
 
 
 class LoaderGenerators:
@@ -351,7 +352,7 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
             raise
         message = f"the loss function raised {type(error).__name__} before it ran the model: {error}"
         raise GrowthError(Problem("E342", message, hint=f"{_EXAMPLE_OF_A_LOSS}\n{note}")) from error
-    trained = _trained(Host(model))
+    trained = list(_trained(Host(model)))
     if any(parameter.grad is not None for parameter in trained):
         message, hint = "the loss function calls backward()", "Return the losses; the loop and the Gardener call it."
         raise GrowthError(Problem("E342", message, hint=hint))

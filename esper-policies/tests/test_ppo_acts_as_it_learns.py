@@ -69,9 +69,7 @@ class Witness:
             for place in range(environments):
                 if (place, step) in undone:
                     seen[place], masks[place] = replace(seen[place], rolled_back=True), masks[place].shut()
-                    ended[place] += (
-                        [Trajectory(tuple(turns[place]), seen[place], terminated=True)] if turns[place] else []
-                    )
+                    ended[place] += [Trajectory(tuple(turns[place]))] if turns[place] else []
                     turns[place] = []
                 if place in over:
                     seen[place], masks[place] = over[place], masks[place].shut()
@@ -83,11 +81,10 @@ class Witness:
                 turns[place].append(Turn(observation, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)})))
                 if (place, step) in early:
                     over[place] = observation
-        finals = [over.get(n, replace(scene[-1].observation, steps=steps)) for n, scene in enumerate(scenes)]
         episodes = [
             part
-            for n, final in enumerate(finals)
-            for part in [*ended[n], *([Trajectory(tuple(turns[n]), final)] if turns[n] else [])]
+            for n in range(environments)
+            for part in [*ended[n], *([Trajectory(tuple(turns[n]))] if turns[n] else [])]
         ]
         return Rollout("ppo", self.round, tuple(episodes))
 

@@ -80,7 +80,7 @@ def test_the_return_of_an_episode_with_rollbacks_is_that_of_all_parts():
     policy = Ppo(delayed().space, **TINY)
     rollout = play(policy, delayed(), 4)
     first = rollout.trajectories[0]
-    parts = [replace(first, turns=first.turns[:4], terminated=True), replace(first, turns=first.turns[4:])]
+    parts = [replace(first, turns=first.turns[:4]), replace(first, turns=first.turns[4:])]
     figures = policy.update(replace(rollout, trajectories=(*parts, *rollout.trajectories[1:])))
     returns = [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
     assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
@@ -141,7 +141,7 @@ def test_padding_does_not_affect_training():
     game = delayed()
     policy = Ppo(game.space, **TINY, passes=2, minibatch=1000)
     rollout = play(policy, game, 3)
-    short = replace(rollout.trajectories[0], turns=rollout.trajectories[0].turns[:2], terminated=True)
+    short = replace(rollout.trajectories[0], turns=rollout.trajectories[0].turns[:2])
     lesson, worth = lesson_for(policy, replace(rollout, trajectories=(short, *rollout.trajectories[1:])))
     pads = ~lesson.is_decision.flatten()
     evaluated = (worth.log_chance, worth.value, worth.advantage, worth.returns)

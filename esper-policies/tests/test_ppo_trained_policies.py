@@ -46,9 +46,7 @@ def test_it_is_saved_as_safetensors_and_json(folder):
     assert sorted(file.name for file in folder.iterdir()) == [WORDS, NUMBERS]
     words = json.loads((folder / WORDS).read_text())
     assert words["policy"] == "ppo"
-    assert words["rounds"] == 2
     assert words["names"] == ["games/daisy", "games/oak", "games/weed"]
-    assert words["blueprints"]["games/oak"] == {"slot": "early", "parameters": 200, "flops": 400}
     assert words["settings"]["width"] == 8
     assert not {"load", "save"} & set(words["settings"])
     assert all(name.startswith(("network/", "scales/")) for name in load_file(folder / NUMBERS))
@@ -135,7 +133,7 @@ def test_a_policy_of_another_observation_schema_is_refused(folder, words):
     ("change", "words"),
     [
         *((changed, {key: ...}) for key in ("names", "columns", "format")),
-        *((changed, words) for words in ({"names": 7}, {"scales": {}}, {"settings": []}, {"rounds": "many"})),
+        *((changed, words) for words in ({"names": 7}, {"scales": {}}, {"settings": []})),
         *(
             (with_settings, settings)
             for settings in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})

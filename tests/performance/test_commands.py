@@ -73,16 +73,8 @@ def test_update_of_a_learned_policy(benchmark, record, quick):
             for environment_turns, scene, action in zip(turns, now, actions, strict=True):
                 reward = RewardBreakdown({"drawn": draw.gauss(0.0, 1.0)})
                 environment_turns.append(Turn(scene.observation, scene.mask, action, reward))
-        rollouts.append(
-            Rollout(
-                "ppo",
-                len(rollouts),
-                tuple(
-                    Trajectory(tuple(environment_turns), environment_turns[-1].observation)
-                    for environment_turns in turns
-                ),
-            )
-        )
+        trajectories = tuple(Trajectory(tuple(environment_turns)) for environment_turns in turns)
+        rollouts.append(Rollout("ppo", len(rollouts), trajectories))
         return (rollouts[-1],), {}
 
     times = []

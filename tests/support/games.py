@@ -169,9 +169,7 @@ def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_:
         actions = policy.act(observations, masks)
         for place, seen in enumerate(zip(observations, masks, actions, strict=True)):
             turns[place].append(Turn(*seen, scenes[place].act(seen[2])))
-    played = tuple(
-        Trajectory(tuple(episode_turns), scene.observe()[0]) for episode_turns, scene in zip(turns, scenes, strict=True)
-    )
+    played = tuple(Trajectory(tuple(episode_turns)) for episode_turns in turns)
     return Rollout(game.name, round_, played)
 
 

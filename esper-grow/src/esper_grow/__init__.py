@@ -8,7 +8,7 @@ What is here:
     adaptation: ``adapters``, which finds the layers that adapters grow beside; ``name_adapters``, ``use_adapters`` and
         ``disable_adapters``, which name them and switch them.
     command: the command ``esper probe``.
-    exports: a grown network as a plain module, a program or an ONNX file.
+    exports: a grown network as a plain module.
     gardener: ``Gardener``, which grows a model in a loop of your own.
     integrations: callbacks for Lightning, transformers and accelerate.
     network_files: save and load grown networks.

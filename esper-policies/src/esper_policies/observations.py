@@ -101,7 +101,7 @@ class Rows:
 def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Rows:
     """Encode an observation: one row for the environment, one per slot, one per candidate (slot and blueprint)."""
     slots = {slot.name: slot for slot in observation.signals.slots}
-    descriptions = space.descriptions if observation.descriptions is None else observation.descriptions
+    descriptions = space.descriptions
     names = [(slot, blueprint) for slot in space.slots for blueprint in _candidates(space, slots.get(slot), slot)]
     return Rows(
         whole=_bounded(_whole(observation)),

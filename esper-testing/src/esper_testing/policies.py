@@ -287,7 +287,7 @@ def _learn(policy: Any, shown: Sequence[Shown], actions: Sequence[Sequence[Actio
             Turn(observations[place], masks[place], chosen[place], RewardBreakdown({"tried": draw.uniform(-1, 1)}))
             for (observations, masks), chosen in zip(shown, actions, strict=True)
         ]
-        episodes.append(Trajectory(tuple(turns), final=shown[-1][0][place]))
+        episodes.append(Trajectory(tuple(turns)))
     with seeded(6):
         figures = policy.update(Rollout("tried", number, tuple(episodes)))
     return {str(name): repr(float(value)) for name, value in figures.items()}

@@ -168,14 +168,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One episode, or a part of one that a rollback ended: the decisions, and the observation after the last one.
-
-    ``terminated``: it ended in a rollback. Otherwise it was truncated, and the value of the final observation counts.
-    """
+    """The decisions of one episode, or of a part of one that a rollback ended."""
 
     turns: tuple[Turn, ...]
-    final: Observation
-    terminated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.lifecycle import SlotState, Stage
-from esper_core.leyline.specs import SlotDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -330,8 +329,6 @@ class Observation:
     rolled_back: bool = False
     """Whether the governor rolled the environment back in this step. For a learner, an episode ends here. Only WAIT is
     possible."""
-    descriptions: Mapping[str, SlotDescription] | None = None
-    """Descriptions of this environment's slots, if they differ from ``ActionSpace.descriptions``."""
     batches: int | None = None
     """Batches on which the host was trained in this step; None if unknown."""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending
+    from esper_core.trainer.event_records import AnyEnvironment, Changes
     from esper_core.trainer.rollouts import RolloutRecorder
     from esper_core.trainer.roster import Roster
     from esper_core.trainer.study import Study
@@ -82,9 +82,9 @@ def run_study(
             pause(progress)
 
         with clock.region("conclude"):
-            finished, endings = _conclude(progress, last=progress.step - 1)
+            finished = _conclude(progress, last=progress.step - 1)
         with clock.region("learn"):
-            _learn(study, recorder, round_, endings)
+            _learn(study, recorder, round_)
         progress.round_done(finished)
         pause(progress)
 
@@ -111,13 +111,13 @@ def decide(
         for pool_index, action in zip(pool_indices, chosen, strict=True):
             actions_E[pool_index] = action
             if pool_index in rolled:
-                recorder.terminated(pool_index, observations_E[pool_index])
+                recorder.terminated(pool_index)
             elif pool_index in running:
                 recorder.decided(pool_index, observations_E[pool_index], masks_E[pool_index], action)
     return actions_E
 
 
-def _conclude(progress: StudyPosition, last: int) -> tuple[list[EpisodeFinished], list[Ending]]:
+def _conclude(progress: StudyPosition, last: int) -> list[EpisodeFinished]:
     """End the episodes of a round after the step ``last``, and publish how they ended."""
     study, rewards = progress.study, progress.rewards
     environments: Sequence[AnyEnvironment] = study.pool.environments
@@ -136,13 +136,12 @@ def _conclude(progress: StudyPosition, last: int) -> tuple[list[EpisodeFinished]
     ]
     study.bus.publish(*stages_changed(environments, changes, last), *finished)
     study.bus.settle()
-    return finished, endings
+    return finished
 
 
-def _learn(study: Study, recorder: RolloutRecorder, round_: int, endings: Sequence[Ending]) -> None:
+def _learn(study: Study, recorder: RolloutRecorder, round_: int) -> None:
     """Update the policies that learn with the round; other policies are skipped."""
-    finals_E = study.observe([ending.signals for ending in endings])
-    updates = recorder.learn(round_, finals_E)
+    updates = recorder.learn(round_)
     if events := [UpdateFinished(round=round_, arm=arm, figures=figures) for arm, figures in updates]:
         study.bus.publish(*events)
         study.bus.settle()

@@ -105,13 +105,13 @@ class RolloutRecorder:
             self._turns[pool_index].append(Turn(*decision, rewards_E[pool_index]))
         self._open = {}
 
-    def terminated(self, pool_index: int, final: Observation) -> None:
+    def terminated(self, pool_index: int) -> None:
         """End an episode where the environment at ``pool_index`` was rolled back: what follows is another one."""
         if self._turns.get(pool_index):
-            self._ended[pool_index].append(Trajectory(tuple(self._turns[pool_index]), final, terminated=True))
+            self._ended[pool_index].append(Trajectory(tuple(self._turns[pool_index])))
             self._turns[pool_index] = []
 
-    def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
+    def learn(self, round_: int) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Update every learner with its rollout, and yield each arm's name with the figures that its policy reports."""
         for name, arm in self._learners.items():
             episodes: list[Trajectory] = []
@@ -120,7 +120,7 @@ class RolloutRecorder:
                 # A rollback in the last step leaves nothing of it. Without any turn an empty one stands for the
                 # environment.
                 if self._turns[pool_index] or not self._ended[pool_index]:
-                    episodes.append(Trajectory(tuple(self._turns[pool_index]), final_E[pool_index]))
+                    episodes.append(Trajectory(tuple(self._turns[pool_index])))
             assert isinstance(arm.policy, Learner)
             with attributed_to(arm.label, f"when it learnt from round {round_}", Scope.RUN):
                 figures = arm.policy.update(Rollout(name, round_, tuple(episodes)))

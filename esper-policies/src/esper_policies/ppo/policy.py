@@ -124,13 +124,8 @@ class Ppo:
         return figures
 
     def save(self, folder: str) -> None:
-        """Save weights, scales, names and descriptions to a folder that the setting ``load`` can name."""
+        """Save weights, scales and names to a folder that the setting ``load`` can name."""
         scales = self.scales.state_dict()
-        described = {
-            candidate.blueprint: {"slot": slot, "parameters": candidate.parameters, "flops": candidate.flops}
-            for slot, place in self.space.descriptions.items()
-            for candidate in place.candidates
-        }
         network, size = self.network, {"width", "memory", "names"}  # a policy that was loaded and not trained further
         settings = self.settings.model_dump(mode="json", exclude={"load", "save", *size})
         settings |= {
@@ -138,7 +133,7 @@ class Ppo:
             "memory": network.memory is not None,
             "names": network.names.num_embeddings - 1,
         }
-        trained = TrainedPolicy(tuple(self._names), settings, dict(scales.plain), described, self.round, {})
+        trained = TrainedPolicy(tuple(self._names), settings, dict(scales.plain))
         save_trained(folder, trained, {"network": self.network.state_dict(), "scales": dict(scales.tensors)})
 
     def state_dict(self) -> State:

@@ -41,7 +41,7 @@ COMPARED_SETTINGS: Final = ("decide_every", "last", "speed")
 _DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 """Exceptions of files that were changed or truncated."""
 
-_KINDS: Final = {"names": list, "settings": dict, "scales": dict, "blueprints": dict, "rounds": int}
+_KINDS: Final = {"names": list, "settings": dict, "scales": dict}
 _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "candidates": list(CANDIDATE_COLUMNS)}
 
 
@@ -49,15 +49,12 @@ _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "c
 class TrainedPolicy:
     """A trained policy.
 
-    names: the blueprints that it knows by name. settings: the settings of its training. blueprints: descriptions of the
-    blueprints in its training. rounds: how many it learnt from.
+    names: the blueprints that it knows by name. settings: the settings of its training.
     """
 
     names: Sequence[str]
     settings: Mapping[str, Any]
     scales: Mapping[str, Any]
-    blueprints: Mapping[str, Any]
-    rounds: int
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self, part: str) -> dict[str, Tensor]:
@@ -76,8 +73,6 @@ def save_trained(folder: str, policy: TrainedPolicy, parts: Mapping[str, Mapping
         "names": list(policy.names),
         "settings": dict(policy.settings),
         "scales": dict(policy.scales),
-        "blueprints": dict(policy.blueprints),
-        "rounds": policy.rounds,
     }
     numbers = {
         f"{part}/{name}": tensor.contiguous() for part, tensors in parts.items() for name, tensor in tensors.items()

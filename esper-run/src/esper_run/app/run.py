@@ -64,7 +64,6 @@ class Outcome:
         path: The run directory, absolute.
         named: The run directory as the user named it, for messages.
         warnings: Each warning of the run, once.
-        sections: What plugins add to the report.
         events: Length and SHA-256 of events.jsonl.
         lost_seeds: The blueprints with lost seeds.
     """
@@ -284,9 +283,7 @@ class _Session:
                     metric=composed.task.metric,
                     host=composed.layers,
                     choices=dict(composed.space.blueprints),
-                    gains_in=composed.task.metric.name
-                    if composed.recipe.network.growth.evidence == "metric"
-                    else "nats",
+                    gains_in=composed.gains_in,
                     **self._size(),
                 )
                 (Bus(sinks) if position.number else bus).publish(started)

@@ -271,7 +271,6 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
         "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
         "test_last": mean_test_last(episodes),
         "params": fmean(episode.parameters for episode in episodes),
-        "host_params": fmean(episode.host_parameters for episode in episodes),
         "flops": mean_flops(episodes),
         "fossils": fmean(episode.fossils for episode in episodes),
         "reward": fmean(rewards) if len(rewards) == len(episodes) else None,

@@ -96,8 +96,8 @@ IGNORED = {
     "note",
     "strictness",
 }
-MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
-"""Statistics that ``esper compare`` of esper-watch computes now, and no run."""
+REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params"}
+"""Figures in the summaries of older revisions."""
 ARGUMENTS = {
     "germinate": ("blend", "speed"),
     "prune": ("speed",),
@@ -129,7 +129,7 @@ def numbers(data: object, path: str = "") -> Numbers:
             title = " ".join(str(data[name]) for name in ("op", "slot", "blueprint") if data.get(name))
             beside = path.removesuffix("/action") + "/arguments"
             return {path: title} | {f"{beside}/{name}": data[name] for name in ARGUMENTS.get(data["op"], ())}
-        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED | MOVED]
+        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED | REMOVED]
     elif isinstance(data, list):
         items = [(str(place), value) for place, value in enumerate(data)]
     else:

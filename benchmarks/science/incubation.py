@@ -229,7 +229,7 @@ def _compared(arm: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, 
     differences = {}
     for unit, key, scale, better in (("points", "metric", 100.0, "up"), ("nats", "loss", 1.0, "down")):
         sides = [[scale * episode[key] for episode in side["episodes"]] for side in (arm, baseline)]
-        comparison = paired_comparison(*sides, direction=better, margin=0.0)  # type: ignore[arg-type]
+        comparison = paired_comparison(*sides, direction=better)  # type: ignore[arg-type]
         differences[unit] = [
             None if end is None else _short(end) for end in (comparison.difference, comparison.low, comparison.high)
         ]

@@ -128,7 +128,7 @@ def clear(interval: Interval) -> bool:
 
 def told(interval: Interval, p: float, comparisons: int = 1) -> bool:
     """Return whether a verdict is given."""
-    verdict, _ = decide(interval, p, margin=0.0, comparisons=comparisons)
+    verdict, _ = decide(interval, p, comparisons=comparisons)
     return verdict != "no difference shown"
 
 

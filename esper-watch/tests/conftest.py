@@ -136,7 +136,7 @@ def summary(recorded: RecordedRun) -> dict[str, Any]:
     """Return the summary of these events."""
     grown, twin = recorded.arms[:2]
     comparison = {
-        "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078, "p_margin": 0.0078,
+        "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078,
         "p_holm": 0.0078, "n": recorded.environments, "paired": True, "verdict": "better", "why": None,
     }  # fmt: skip
     return {

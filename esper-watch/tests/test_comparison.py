@@ -129,16 +129,11 @@ def test_a_warning_reports_configuration_differences_outside_of_arms(compared, w
     assert warning.endswith("differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)")
 
 
-def test_warnings_report_different_code_and_margins(compared):
+def test_a_warning_reports_different_code(compared):
     machine = {"torch": "2.6.0", "esper-core": "0.1.0"}
-    comparison = compared(
-        (OTTER, {"a": BETTER}, {"margin": 0.4}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []})
-    )
-    assert comparison.margin == 0.4
-    assert comparison.comparisons[0]["verdict"] == "no difference shown"
-    code, margins = comparison.warnings
+    comparison = compared((OTTER, {"a": BETTER}, {}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []}))
+    (code,) = comparison.warnings
     assert code.endswith('ran different code: torch ("2.13.0", "2.6.0"), esper-tasks ("0.1.0 (ad55eeb6)", none)')
-    assert margins == f"the runs declare different margins ({OTTER} 0.4, {HERON} 0); the largest is used"
 
 
 def test_one_file_plugins_are_compared_by_their_files(compared):
@@ -216,23 +211,18 @@ def test_one_run_is_compared_in_words(esper, write_run):
 
 
 @pytest.mark.parametrize(
-    ("arms", "margin", "why"),
+    ("arms", "why"),
     [
-        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, because a verdict needs 8 net"),
-        ({"a": BETTER, "b": NOISE}, 0.25, "because the interval does not clear the margin of 25.0 points\n"),
-        ({"a": NOISE, "b": NOISE}, 0.0, "because the interval does not clear 0\n"),
-        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "needs 9 networks of each arm among 10 comparisons\n"),
-        ({"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE}, 0.0, "because p, adjusted for 3 comparisons, is above 0.05\n"),
-        ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, 0.0, "because a figure is not finite\n"),
-        (
-            {"a": [0.5], "b": [0.6]},
-            0.0,
-            "a verdict needs 8 networks of each arm\n  \N{MINUS SIGN}10.0 points; 1 pair\n",
-        ),
+        ({"a": BETTER[:7], "b": NOISE[:7]}, "a against b: no difference shown, because a verdict needs 8 net"),
+        ({"a": NOISE, "b": NOISE}, "because the interval does not clear 0\n"),
+        (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, "needs 9 networks of each arm among 10 comparisons\n"),
+        ({"a": NOISE, "b": WEAKLY_BETTER, "c": NOISE}, "because p, adjusted for 3 comparisons, is above 0.05\n"),
+        ({"a": [float("nan"), *NOISE[1:]], "b": NOISE}, "because a figure is not finite\n"),
+        ({"a": [0.5], "b": [0.6]}, "a verdict needs 8 networks of each arm\n  \N{MINUS SIGN}10.0 points; 1 pair\n"),
     ],
 )
-def test_a_missing_verdict_is_explained(esper, write_run, arms, margin, why):
-    write_run(OTTER, arms, margin=margin)
+def test_a_missing_verdict_is_explained(esper, write_run, arms, why):
+    write_run(OTTER, arms)
     assert why in esper("compare", OTTER).out
 
 
@@ -247,7 +237,7 @@ def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
     assert output["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5, "alone": None}
     (pair,) = output["comparisons"]
     assert list(pair) == [
-        "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",
+        "a", "b", "difference", "ci_low", "ci_high", "p", "p_holm", "n", "paired", "verdict", "why",
         "effect_size", "family",
     ]  # fmt: skip
     assert pair["paired"] is False

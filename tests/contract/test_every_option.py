@@ -242,24 +242,6 @@ def has_a_feed(world: Any) -> bool:
     return any(name.startswith("feed") for name in names)
 
 
-def margin_of_the_run(world: Any) -> str:
-    """Return the verdict on eight pairs of networks with a small difference."""
-    from esper_core.leyline.events import EpisodeFinished
-    from esper_run.runs.statistics import results
-
-    common = {"round": 0, "test_loss": 1.0, "validation_metric": 0.5, "parameters": 1, "host_parameters": 1}
-    common |= {"fossils": 0, "steps": 1, "reward": None}
-    episodes = [
-        EpisodeFinished(arm=arm, seed=seed, test_metric=0.5 + gain + seed / 1000, **common)
-        for arm, gain in (("schedule", 0.1), ("twin", 0.0))
-        for seed in range(8)
-    ]
-    composition = world.composition
-    margin = composition.resolution.loaded.config.margin
-    (compared,) = results(composition.task.metric, composition.arm_names, episodes, margin)["comparisons"]
-    return compared["verdict"]
-
-
 # --- the rows
 
 
@@ -396,7 +378,6 @@ ROWS = [
     Row("grace", "7", grace_of_the_run, 20.0, 7.0),
     Row("patience", "77", patience_of_the_run, None, 77.0),
     Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
-    Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
     Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
     Row("store", "memory://runs", stored, None, "done"),

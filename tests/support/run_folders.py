@@ -18,7 +18,6 @@ host: {use: tasks/pointwise-mlp, settings: {hidden: 32}}
 policy: {use: policies/heuristic}
 episode: {steps: 40, batches: 32}
 growth: {gates: strict, price: 0.0001}
-margin: 0.0
 """
 
 
@@ -70,7 +69,6 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         first: int = 0,
         metric: Metric | None = None,
         config: str = CONFIG,
-        margin: float = 0.0,
         **manifest: Any,
     ) -> Path:
         path = tmp_path / "runs" / name
@@ -91,11 +89,11 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
             "reason": "",
         }
         (path / "manifest.json").write_text(json.dumps(defaults | manifest))
-        (path / "config.yaml").write_text(config.replace("margin: 0.0", f"margin: {margin}"))
+        (path / "config.yaml").write_text(config)
         if arms is not None:
             metric = metric or Metric("accuracy", "up", "%")
             finished = [episode for arm, values in arms.items() for episode in episodes(arm, values, first)]
-            summary_results = results(metric, list(arms), finished, margin)
+            summary_results = results(metric, list(arms), finished)
             timing = {"reset": 1.0, "train": 8.0, "total": 10.0}
             summary = {"run": str(path), "status": "done", "results": summary_results, "timing": timing, "warnings": []}
             text = json.dumps(summary).replace("NaN", "null").replace("Infinity", "null")

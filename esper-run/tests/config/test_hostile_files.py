@@ -72,7 +72,7 @@ OTHERS = {
     "a long key": (fill("x", "", ": 1"), "E104"),
     "an open quote": (fill("x\n", 'a: "'), "E104"),
     "comments": (fill("#\n"), "E109"),
-    "a float": (fill("9", HEAD + "margin: ."), "E112"),
+    "a float": (fill("9", HEAD + "grace: ."), "E112"),
     "more unknown keys": ((HEAD + "".join(f"k{i}: 1\n" for i in range(9_000))).encode(), "E110"),
     "more wrong slots": (("slots:\n" + "".join(f"  s{i}: {{x: 1}}\n" for i in range(4_000))).encode(), "E113"),
 }
@@ -123,7 +123,7 @@ episode: {steps: 40, batches: 32}
 optimizer:
   host: {kind: adam, learning_rate: 3e-3, clip_norm: null}
 device: cpu
-margin: .5
+grace: .5
 """
 
 NASTIES = [

@@ -27,7 +27,7 @@ OTHER_MODE = "'shadow' or 'branch'; received \"live\""
         ("seed: many", "E111", 7, f'{INTEGER} "many"', None),
         ("seed: -1", "E112", 7, "Input should be greater than or equal to 0; received -1", None),
         ("rounds:", "E111", 8, f"{INTEGER} nothing", "it has a default"),
-        ("margin: .inf", "E112", 9, "Input should be a finite number; received Infinity", None),
+        ("grace: .inf", "E112", 8, "Input should be a finite number; received Infinity", None),
         ("growth: {price: 1e308}", "E112", 17, "less than or equal to 1000000; received 1e+308", None),
         ("twin: no", "E111", 7, f'{BOOLEAN} "no"', "Write true or false"),
         ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
@@ -124,14 +124,14 @@ seed: nobody
 
 
 def test_all_problems_are_reported_in_the_order_of_the_file():
-    assert [place(p) for p in problems_in(EVERYTHING, "episode.steps=many", "margin=no")] == [
+    assert [place(p) for p in problems_in(EVERYTHING, "episode.steps=many", "grace=no")] == [
         ("E111", 1, 7, "task"),
         ("E111", 3, 23, "slots.early.blueprints"),
         ("E112", 3, 42, "slots.early.stack"),
         ("E110", 4, 33, "arms.twin.polcy"),
         ("E111", 6, 7, "seed"),
         ("E111", None, None, "episode.steps"),
-        ("E111", None, None, "margin"),
+        ("E111", None, None, "grace"),
     ]
 
 

@@ -12,7 +12,7 @@ from tests.support.configurations import SMALL, parse, problem_in, problems_in
         ("episode.steps=3", ("episode", "steps"), 3),
         ("episode.steps = 3", ("episode", "steps"), 3),
         ("seed=0x10", ("seed",), 16),
-        ("margin=1e-3", ("margin",), 0.001),
+        ("grace=1e-3", ("grace",), 0.001),
         ("name=no", ("name",), "no"),
         ("name='no'", ("name",), "no"),
         ("name=", ("name",), None),

@@ -53,7 +53,6 @@ RUNS = st.fixed_dictionaries(
         "optimizer": st.builds(OptimizersConfig, host=OPTIMIZERS, seed=OPTIMIZERS),
         "growth": st.builds(GrowthConfig, embargo=st.integers(0, 100_000)),
         "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:0", "cuda:127"]),
-        "margin": st.floats(0, allow_infinity=False),
         "plugins": st.builds(PluginsConfig, disable=st.lists(NAMES, max_size=3).map(tuple)),
     }
 )

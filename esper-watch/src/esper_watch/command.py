@@ -124,7 +124,7 @@ def report(run: Path | str, runs_dir: Path | str, *, out: Path | None) -> None:
     is_flag=True,
     help="Compare every pair of arms, also controls.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, margin, arms, comparisons, warnings}.")
+@click.option("--json", "as_json", is_flag=True, help="Print {runs, metric, arms, comparisons, warnings}.")
 def compare(runs: tuple[str, ...], runs_dir: Path | str, arms: tuple[str, ...], *, every: bool, as_json: bool) -> None:
     """Compare the arms of one or several finished runs.
 

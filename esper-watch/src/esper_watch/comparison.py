@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EXPECTED_TO_DIFFER: Final = frozenset(
     (
-        *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins", "margin"),
+        *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins"),
         *("seed", "environments", "rounds", "devices", "lanes", "engine", "ray", "workers", "checkpoints"),
     )
 )
@@ -64,8 +64,6 @@ class ComparedRuns:
 
     runs: Sequence[Run]
     metric: Metric
-    margin: float
-    """The largest that a run declares."""
     arms: Sequence[ComparedArm]
     comparisons: Sequence[Mapping[str, Any]]
     """As in summary.json."""
@@ -93,7 +91,6 @@ class ComparedRuns:
         return {
             "runs": [{"path": str(run.path), "id": run.id, "status": run.status} for run in self.runs],
             "metric": {"name": self.metric.name, "direction": self.metric.direction, "unit": self.metric.unit},
-            "margin": self.margin,
             "arms": {
                 arm.sample.name: {"arm": arm.arm, "runs": [self.runs[at].name for at in arm.runs], **arm.figures}
                 for arm in self.arms
@@ -118,20 +115,15 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
     metric = _common_metric(unique)
     configs = [run.config() for run in unique]
     _require_one_task(unique, configs)
-    margins = [_margin(config) for config in configs]
     arms_of_runs = _arms(unique, configs)
     names = dict.fromkeys(compared.arm for compared in arms_of_runs)
     if unknown := [name for name in only if name not in names]:
         raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], names)))
     arms = [compared for compared in arms_of_runs if not only or compared.arm in only]
     pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
-    comparisons = _compare(unique, arms_of_runs, pairs, metric, max(margins))
-    warnings = [
-        *_differing_runs(unique, configs),
-        *_differing_margins(unique, margins),
-        *_unpaired_arms(unique, pairs),
-    ]
-    return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings)
+    comparisons = _compare(unique, arms_of_runs, pairs, metric)
+    warnings = [*_differing_runs(unique, configs), *_unpaired_arms(unique, pairs)]
+    return ComparedRuns(unique, metric, arms, comparisons, warnings)
 
 
 # --- what is compared
@@ -168,11 +160,6 @@ def _unfinished(run: Run) -> Problem:
     reason = f": {run.reason.splitlines()[0]}" if run.reason else ""
     message = f"{run.name} has no summary to compare: its status is {run.status}{reason}"
     return Problem("E431", message, hint=run.resume_hint)
-
-
-def _margin(config: Mapping[str, Any]) -> float:
-    margin = config.get("margin")
-    return float(margin) if isinstance(margin, int | float) and math.isfinite(margin) and margin >= 0 else 0.0
 
 
 def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> list[ComparedArm]:
@@ -266,14 +253,13 @@ def _compare(
     arms: Sequence[ComparedArm],
     pairs: Sequence[tuple[ComparedArm, ComparedArm]],
     metric: Metric,
-    margin: float,
 ) -> list[dict[str, Any]]:
     """Return a record of each pair, judged together with its family, whose size is its ``family``."""
     records: dict[tuple[int, int], dict[str, Any]] = {}
 
     def judge(family: Sequence[tuple[ComparedArm, ComparedArm]]) -> None:
         samples = [(first.sample, second.sample) for first, second in family]
-        judged = judge_together([_comparison(a, b, metric, margin) for a, b in samples], margin=margin)
+        judged = judge_together([_comparison(a, b, metric) for a, b in samples])
         for (first, second), (a, b), comparison in zip(family, samples, judged, strict=True):
             # Arms that are the same in two runs may have two families: the first run's counts, as its page says.
             if (id(first), id(second)) not in records:
@@ -285,13 +271,13 @@ def _compare(
     return [records[id(first), id(second)] for first, second in pairs]
 
 
-def _comparison(a: Sample, b: Sample, metric: Metric, margin: float) -> Comparison | None:
+def _comparison(a: Sample, b: Sample, metric: Metric) -> Comparison | None:
     if shared_seeds(a, b):
-        return compare_paired(a, b, direction=metric.direction, margin=margin)
+        return compare_paired(a, b, direction=metric.direction)
     values_a, values_b = list(a.by_seed.values()), list(b.by_seed.values())
     if not values_a or not values_b or not all(map(is_usable, values_a + values_b)):
         return None
-    return statistics.unpaired_comparison(values_a, values_b, direction=metric.direction, margin=margin)
+    return statistics.unpaired_comparison(values_a, values_b, direction=metric.direction)
 
 
 # --- warnings
@@ -348,12 +334,6 @@ def _short(value: Any) -> str:
         return str(value["use"])
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def _differing_margins(runs: Sequence[Run], margins: Sequence[float]) -> Iterator[str]:
-    if len(set(margins)) > 1:
-        named = ", ".join(f"{run.name} {margin:g}" for run, margin in zip(runs, margins, strict=True))
-        yield f"the runs declare different margins ({named}); the largest is used"
 
 
 def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:

@@ -71,12 +71,11 @@ def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
     together = comparison["family"]
     among = f" among {together} comparisons" if together > 1 else ""
     adjusted = f", adjusted for {together} comparisons," if together > 1 else ""
-    margin = format_difference(compared.metric, compared.margin, signed=False)
     needed = seeds_needed(together)
     reasons = {
         "too few seeds": f"a verdict needs {MIN_SEEDS_FOR_VERDICT} networks of each arm",
         "too few seeds for so many comparisons": f"a verdict needs {needed} networks of each arm{among}",
-        "interval": f"the interval does not clear {f'the margin of {margin}' if compared.margin else '0'}",
+        "interval": "the interval does not clear 0",
         "p": f"p{adjusted} is above {1 - CONFIDENCE:.2g}",
         "not finite": "a figure is not finite",
     }

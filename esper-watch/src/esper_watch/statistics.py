@@ -56,7 +56,7 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float) ->
     return Interval(difference, difference - half, difference + half, n)
 
 
-def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:
+def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction) -> Comparison:
     """Compare two samples without pairs: Welch's interval, and p of the Mann-Whitney test.
 
     Variation between RNG seeds does not cancel out, so this needs many more of them than pairs do. Arguments are
@@ -66,10 +66,6 @@ def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Di
     if direction == "down":
         a, b = [-value for value in a], [-value for value in b]
     interval = welch_interval(a, b, CONFIDENCE)
-    p = p_margin = mann_whitney(a, b)
-    if margin:
-        shift = math.copysign(margin, interval.mean)
-        p_margin = 1.0 if abs(interval.mean) <= margin else mann_whitney([value - shift for value in a], b)
     (_, spread_a), (_, spread_b) = moments(a), moments(b)
     spread = None if spread_a is None or spread_b is None else math.sqrt((spread_a**2 + spread_b**2) / 2)
-    return Comparison.of(interval, p=p, p_margin=p_margin, spread=spread, margin=margin, paired=False)
+    return Comparison.of(interval, p=mann_whitney(a, b), spread=spread, paired=False)

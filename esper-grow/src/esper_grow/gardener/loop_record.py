@@ -117,7 +117,7 @@ class LoopRecord:
             summary = {
                 "run": str(self.path),
                 "status": status,
-                "results": results(METRIC, [environment.arm], [ended], 0.0),
+                "results": results(METRIC, [environment.arm], [ended]),
                 "timing": timing,
                 "warnings": [],
                 "events": self._events.checksum,

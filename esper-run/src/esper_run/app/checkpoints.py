@@ -40,7 +40,6 @@ FREE_TO_CHANGE: Final = frozenset(
         "device",
         "devices",
         "checkpoints",
-        "margin",
         "plugins",
         "capacity",
         "store",

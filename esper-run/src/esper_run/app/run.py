@@ -355,7 +355,7 @@ class _Session:
 
     def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
         arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
-        return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
+        return results(self.composition.task.metric, arms, finished)
 
 
 def _beat(heartbeat: Heartbeat, signals: SignalHandler, pool_index: int) -> None:

@@ -159,7 +159,6 @@ class RunConfig(Section):
     store: StoreURL | None = Field(
         default=None, description="URL of a folder to which the run is also uploaded; null: it stays local."
     )
-    margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")
 
     @field_validator("reward", mode="before")

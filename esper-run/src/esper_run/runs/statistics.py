@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Direction = Literal["up", "down"]
 Verdict = Literal["better", "worse", "no difference shown"]
 Why = Literal["too few seeds", "too few seeds for so many comparisons", "interval", "p"]
-"""What a verdict lacks: seeds, an interval that clears the margin, or a p that is small enough."""
+"""What a verdict lacks: seeds, an interval that clears 0, or a p that is small enough."""
 
 _ROUNDING: Final = 1e-12
 """Sums of the same numbers in another order, and 1 − 0.95 and 0.05, differ by less."""
@@ -58,27 +58,22 @@ class Comparison:
     """Pairs, or values of the arm that has fewer."""
     p: float
     """Two-sided p: sign flips or t test of the pairs, Mann-Whitney without."""
-    p_margin: float
-    """p against a difference that is no larger than the margin."""
     effect_size: float | None
     """The difference in standard deviations; None if these are 0 or unknown."""
     p_holm: float
-    """``p_margin`` adjusted for all comparisons that are made together."""
+    """``p`` adjusted for all comparisons that are made together."""
     verdict: Verdict
-    """Only given if n is large enough, the interval clears the margin, and ``p_holm`` is small enough."""
+    """Only given if n is large enough, the interval clears 0, and ``p_holm`` is small enough."""
     why: Why | None
     """What the verdict lacks."""
     paired: bool
 
     @classmethod
-    def of(
-        cls, interval: Interval, *, p: float, p_margin: float, spread: float | None, margin: float, paired: bool
-    ) -> Comparison:
+    def of(cls, interval: Interval, *, p: float, spread: float | None, paired: bool) -> Comparison:
         """Return the comparison as the only one of its study. The effect size is in units of ``spread``."""
         effect_size = interval.mean / spread if spread else None
         ends = interval.low, interval.high, interval.n
-        verdict = decide(interval, p_margin, margin=margin)
-        return cls(interval.mean, *ends, p, p_margin, effect_size, p_margin, *verdict, paired)
+        return cls(interval.mean, *ends, p, effect_size, p, *decide(interval, p), paired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +121,15 @@ def moments(values: Sequence[float]) -> tuple[float, float | None]:
 # --- pairs
 
 
-def paired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:
-    """Compare the values of two arms, in the same order of seeds. Differences up to the margin count as none.
+def paired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction) -> Comparison:
+    """Compare the values of two arms, in the same order of seeds.
 
-    >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up", margin=0.0).verdict
+    >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up").verdict
     'better'
     """
     differences = [x - y if direction == "up" else y - x for x, y in zip(a, b, strict=True)]
-    interval = mean_interval(differences)
-    p = p_margin = paired_p(differences)
-    if margin:
-        beyond = [difference - math.copysign(margin, interval.mean) for difference in differences]
-        p_margin = 1.0 if abs(interval.mean) <= margin else paired_p(beyond)
     _, deviation = moments(differences)
-    return Comparison.of(interval, p=p, p_margin=p_margin, spread=deviation, margin=margin, paired=True)
+    return Comparison.of(mean_interval(differences), p=paired_p(differences), spread=deviation, paired=True)
 
 
 def paired_p(differences: Sequence[float]) -> float:
@@ -175,20 +165,17 @@ def t_test_p(differences: Sequence[float]) -> float:
 # --- verdicts
 
 
-def decide(
-    interval: Interval | Comparison, p: float, *, margin: float, comparisons: int = 1
-) -> tuple[Verdict, Why | None]:
+def decide(interval: Interval | Comparison, p: float, *, comparisons: int = 1) -> tuple[Verdict, Why | None]:
     """Return the verdict of a comparison, and the reason if no difference is shown.
 
-    A difference is shown if the interval lies outside ±``margin`` and ``p`` is small. ``p`` tests against a difference
-    within the margin, and is already adjusted for all ``comparisons``.
+    A difference is shown if the interval excludes 0 and ``p`` is small, already adjusted for all ``comparisons``.
     """
     if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
         return "no difference shown", "too few seeds"
-    if not (interval.low > margin or interval.high < -margin):
+    if not (interval.low > 0 or interval.high < 0):
         return "no difference shown", "interval"
     if p <= 1 - CONFIDENCE + _ROUNDING:
-        return "better" if interval.low > margin else "worse", None
+        return "better" if interval.low > 0 else "worse", None
     lacking = interval.n < seeds_needed(comparisons)
     return "no difference shown", "too few seeds for so many comparisons" if lacking else "p"
 
@@ -223,19 +210,19 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def judge_together(comparisons: Sequence[Comparison | None], *, margin: float) -> list[Comparison | None]:
+def judge_together(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
     """Return the comparisons of one study with adjusted p and verdict: any of them is wrong in 5 % of studies at most.
 
     A comparison that could not be made is None; it still counts for Holm's adjustment.
     """
-    adjusted = holm([1.0 if comparison is None else comparison.p_margin for comparison in comparisons])
+    adjusted = holm([1.0 if comparison is None else comparison.p for comparison in comparisons])
     judged: list[Comparison | None] = []
     for comparison, p in zip(comparisons, adjusted, strict=True):
         if comparison is None:
             judged.append(None)
             continue
         family = len(comparisons) if comparison.paired else 1  # without pairs the smallest possible p is far smaller
-        verdict, why = decide(comparison, p, margin=margin, comparisons=family)
+        verdict, why = decide(comparison, p, comparisons=family)
         judged.append(replace(comparison, p_holm=p, verdict=verdict, why=why))
     return judged
 
@@ -243,7 +230,7 @@ def judge_together(comparisons: Sequence[Comparison | None], *, margin: float) -
 # --- arms of a run
 
 
-def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished], margin: float) -> dict[str, Any]:
+def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinished]) -> dict[str, Any]:
     """Return the results of summary.json, which depend only on the seeds and the configuration.
 
     Every pair of arms is compared, including the twin, and all comparisons are judged together.
@@ -256,7 +243,7 @@ def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinis
     return {
         "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
         "arms": {arm: _arm(arm_episodes, metric) for arm, arm_episodes in by_arm.items()},
-        "comparisons": compare_arms(samples, direction=metric.direction, margin=margin),
+        "comparisons": compare_arms(samples, direction=metric.direction),
     }
 
 
@@ -298,20 +285,20 @@ def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:
     return fmean(flops) if flops and len(flops) == len(episodes) else None
 
 
-def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:
+def compare_arms(samples: Sequence[Sample], *, direction: Direction) -> list[dict[str, Any]]:
     """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
     pairs = list(combinations(samples, 2))
-    judged = judge_together([compare_paired(a, b, direction=direction, margin=margin) for a, b in pairs], margin=margin)
+    judged = judge_together([compare_paired(a, b, direction=direction) for a, b in pairs])
     return [as_record(a, b, comparison) for (a, b), comparison in zip(pairs, judged, strict=True)]
 
 
-def compare_paired(a: Sample, b: Sample, *, direction: Direction, margin: float) -> Comparison | None:
+def compare_paired(a: Sample, b: Sample, *, direction: Direction) -> Comparison | None:
     """Compare two samples by the seeds that they share; None if a figure is not usable."""
     seeds = shared_seeds(a, b)
     values_a, values_b = ([sample.by_seed[seed] for seed in seeds] for sample in (a, b))
     if not seeds or not all(map(is_usable, values_a + values_b)):
         return None
-    return paired_comparison(values_a, values_b, direction=direction, margin=margin)
+    return paired_comparison(values_a, values_b, direction=direction)
 
 
 def shared_seeds(a: Sample, b: Sample) -> list[int]:
@@ -332,7 +319,7 @@ def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, 
         "difference": figures.get("difference"),
         "ci_low": figures.get("low"),
         "ci_high": figures.get("high"),
-        **{key: figures.get(key) for key in ("p", "p_margin", "p_holm")},
+        **{key: figures.get(key) for key in ("p", "p_holm")},
         "n": len(shared) or min(len(a.by_seed), len(b.by_seed)),
         "paired": bool(shared),
         **{key: figures.get(key) for key in ("verdict", "why", "effect_size")},

@@ -56,25 +56,10 @@ class Note:
 
 
 @hookimpl
-def esper_settings_model(): return Mark
-
-
-told = {}
-
-
-@hookimpl
-def esper_configured(config): told["mark"] = config.settings.mark
-
-
-@hookimpl
-def esper_run_started(run): Path(run.path, "told.txt").write_text(told["mark"])
-
-
-@hookimpl
 def esper_register_sinks(registry):
     registry.add("note", Note, SinkSpec("Notes its mark.", Mark))
 '''
-"""A one-file plugin with a sink and settings; both write to the run directory."""
+"""A one-file plugin with a sink that writes to the run directory."""
 
 GUESSING = 3.0
 """Loss of guessing in the signals for governors."""

@@ -384,7 +384,6 @@ ROWS = [
     Row("checkpoints.keep", "1", lambda w: len(checkpoints(w)), 2, 1, ("checkpoints.every=1",)),
     Row("plugins.disable", "[policies]", refusal, None, "E203"),
     Row("plugins.local", "[own.py]", refusal, "E225", None, ("sinks=[note]",)),
-    Row("plugins.settings", "{own: {mark: x}}", lambda w: w.written("told.txt"), "unset", "x", OWN),
 ]
 
 

@@ -20,7 +20,6 @@ def test_installed_package_is_found_through_its_metadata(workshop, install) -> N
     assert (record.package, record.version, record.origin) == ("blueprints-Extra", "1.0", "my_package")
     assert (record.status, record.components) == ("active", ("blueprints-extra/tiny-conv",))
     assert plugins.registry.find("blueprint", "tiny-conv").package == "blueprints-Extra"
-    assert plugins.settings == {}
 
 
 @pytest.mark.members

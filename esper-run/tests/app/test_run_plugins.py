@@ -80,7 +80,7 @@ def test_observers_are_called_in_order_with_all_environments(diary, configured, 
     assert outcome.results["metric"]["name"] == "accuracy"
     # arguments are read-only
     config = heard[0][1]
-    assert (config.settings, config.values["task"]["use"]) == (None, "tasks/stripes")
+    assert config.values["task"]["use"] == "tasks/stripes"
     with pytest.raises(TypeError):
         config.values["slots"]["early"]["stack"] = 7
     with pytest.raises(AttributeError):

@@ -15,12 +15,6 @@ class Settings(BaseModel):
     width: int = Field(default_factory=lambda: {width}, description="How wide.")
     inner: Inner = Inner()
 
-class Own(BaseModel):
-    every: int = Field(10, description="How often.")
-
-@hookimpl
-def esper_settings_model(): return Own
-
 @hookimpl
 def esper_register_blueprints(registry):
     registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", summary="Another."))

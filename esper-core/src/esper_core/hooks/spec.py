@@ -6,8 +6,7 @@ package declares it as an entry point in the group ``esper.plugins``; the name o
 * Arguments are frozen and passed by name; leave out those that you do not need. New versions of Esper may add
   arguments, and never remove one.
 * Plugins are called one after the other, never during a forward pass. Exceptions are reported with package and line.
-* A plugin whose ``esper_settings_model`` or registration hook raises, or returns something else than stated here, is
-  broken and not loaded.
+* A plugin whose registration hook raises, or returns something else than stated here, is broken and not loaded.
 * Registration hooks, ``esper_register_…``, are called once, after all plugins were imported, and return nothing.
   The target of ``registry.add(name, target, spec)`` builds the component, or is the text "module:attribute", which is
   imported when a run first uses it. PluginError is raised for an invalid name, target or spec.
@@ -23,8 +22,6 @@ from typing import TYPE_CHECKING, Final
 import pluggy
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from esper_core.leyline.events import GovernorActed, StageChanged, StepFinished, UpdateFinished
     from esper_core.leyline.protocols import PluginConfig, Registrar, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot, Verdict
@@ -44,22 +41,6 @@ PROJECT: Final = "esper"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Decorator: the function implements the hook of the same name. Functions without it are not called."""
-
-
-@hookspec
-def esper_settings_model() -> type[BaseModel]:  # type: ignore[empty-body]
-    """Return the pydantic model of the plugin's own settings: ``plugins.settings: {PLUGIN-ID: {…}}``.
-
-    Called once, while plugins are loaded. The model must be valid with its defaults alone. Its
-    validated instance is passed to ``esper_configured``.
-
-        class Settings(BaseModel):
-            folder: str = "traces"
-
-        @hookimpl
-        def esper_settings_model():
-            return Settings
-    """
 
 
 @hookspec
@@ -112,7 +93,7 @@ def esper_register_sinks(registry: Registrar[SinkSpec]) -> None:
 
 @hookspec
 def esper_configured(config: PluginConfig) -> None:
-    """Receive the configuration of a run and the plugin's own settings.
+    """Receive the configuration of a run.
 
     Called once, after the configuration was checked and the run directory was created.
     """

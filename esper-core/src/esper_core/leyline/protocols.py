@@ -262,13 +262,8 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PluginConfig:
-    """The configuration of a run, as passed to one plugin.
+    """The configuration of a run: ``values`` is that of config.yaml, with full names and defaults."""
 
-    ``settings`` is an instance of the plugin's ``esper_settings_model``; None if it has none. ``values`` is the whole
-    resolved configuration as in config.yaml, with full names and defaults.
-    """
-
-    settings: Any
     values: Mapping[str, Any]
 
 

@@ -19,18 +19,12 @@ from esper_core.plugins.isolation import attempt, definition_of, hook_callers, l
 from esper_core.plugins.lookup_errors import inactive_hint, unknown_plugin
 from esper_core.plugins.plugin_records import KINDS, PluginHook
 from esper_core.plugins.registry import ComponentRegistrar, Registry
-from esper_core.plugins.validation import (
-    hook_manager,
-    read_settings_model,
-    register_hooks,
-    validate_hooks,
-)
+from esper_core.plugins.validation import hook_manager, register_hooks, validate_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pluggy
-    from pydantic import BaseModel
 
     from esper_core.plugins.discovery import Distribution, LocalFile
     from esper_core.plugins.plugin_records import Component, PluginCandidate, PluginRecord
@@ -47,7 +41,6 @@ class Plugins:
         manager: calls the hooks of the active plugins.
         files: the one-file plugins that were read.
         safe_mode: whether only the project's own packages were loaded.
-        settings: by plugin id the pydantic model of the plugin's own settings, where it has one.
     """
 
     records: tuple[PluginRecord, ...]
@@ -55,7 +48,6 @@ class Plugins:
     problems: tuple[Problem, ...]
     manager: pluggy.PluginManager
     files: tuple[LocalFile, ...] = field(repr=False)
-    settings: Mapping[str, type[BaseModel]]
     safe_mode: bool
 
     def hooks(self, hook: str) -> dict[str, PluginHook]:
@@ -102,7 +94,6 @@ def load_plugins(
     steps: tuple[Callable[[PluginCandidate], PluginCandidate], ...] = (
         partial(_import_plugin, files),
         partial(validate_hooks, manager),
-        read_settings_model,
         partial(register_hooks, manager),
         partial(_collect_components, manager),
     )
@@ -127,7 +118,6 @@ def load_plugins(
         ),
         manager=manager,
         files=files,
-        settings={candidate.id: candidate.settings for candidate in active if candidate.settings is not None},
         safe_mode=safe_mode,
     )
 

@@ -269,7 +269,6 @@ class PluginCandidate:
     components: tuple[Component, ...] = ()
     load_ms: float | None = None
     sha256: str | None = None
-    settings: type[BaseModel] | None = None
 
     @property
     def id(self) -> str:

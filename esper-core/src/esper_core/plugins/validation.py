@@ -60,23 +60,6 @@ def validate_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) ->
     return candidate.stopped("broken" if is_broken else "active", *problems)
 
 
-def read_settings_model(candidate: PluginCandidate) -> PluginCandidate:
-    """Return the candidate with the model of its own settings; stopped if it returns something else."""
-    hook = candidate.hooks.get("esper_settings_model")
-    if hook is None:
-        return candidate
-    called = attempt(hook, candidate.title)
-    if called.error is not None:
-        return candidate.broken_by("E221", "failed in esper_settings_model", called.error)
-    from pydantic import BaseModel  # imported late: a plugin with settings has imported it already
-
-    if isinstance(called.value, type) and issubclass(called.value, BaseModel):
-        return replace(candidate, settings=called.value)
-    message = f"has settings that are not a pydantic model: esper_settings_model returned {called.value!r}"
-    hint = "Return a class that derives from pydantic.BaseModel."
-    return candidate.stopped("broken", _problem(candidate, "E217", message, hook, hint))
-
-
 def register_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Register the candidate's hooks with pluggy; return it stopped if pluggy refuses them."""
     registered = attempt(lambda: manager.register(HookCollection(candidate.hooks), name=candidate.id))

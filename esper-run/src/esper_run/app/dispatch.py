@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import PluginError, Problem
@@ -53,10 +54,9 @@ class Observers:
         self._hooks = {hook: plugins.hooks(hook) for hook in OBSERVER_HOOKS}
         self._steps: list[StepFinished] = []
 
-    def configured(self, settings: Mapping[str, Any], values: Any) -> None:
-        """Call ``esper_configured`` with each plugin's own settings and the values of the whole configuration."""
-        for plugin in list(self._hooks["esper_configured"]):
-            self._call("esper_configured", plugin, config=PluginConfig(settings.get(plugin), frozen(values)))
+    def configured(self, values: Mapping[str, Any]) -> None:
+        """Call ``esper_configured`` with the values of the whole configuration."""
+        self._call_all("esper_configured", config=PluginConfig(frozen(values)))
 
     def run_started(self, run: RunInfo) -> None:
         """Call ``esper_run_started``."""
@@ -80,16 +80,12 @@ class Observers:
             self._call_all("esper_step_finished", events=events)
 
     def _call_all(self, hook: str, **arguments: Any) -> None:
-        for plugin in list(self._hooks[hook]):
-            self._call(hook, plugin, **arguments)
-
-    def _call(self, hook: str, plugin: str, **arguments: Any) -> None:
-        observer = self._hooks[hook][plugin]
-        called = observer.attempt(lambda: observer.call(**arguments))
-        if called.error is not None:
-            _warn(observer, called.error, "its observers are not called again in this run")
-            for hooks in self._hooks.values():
-                hooks.pop(plugin, None)
+        for plugin, observer in list(self._hooks[hook].items()):
+            called = observer.attempt(partial(observer.call, **arguments))
+            if called.error is not None:
+                _warn(observer, called.error, "its observers are not called again in this run")
+                for hooks in self._hooks.values():
+                    hooks.pop(plugin, None)
 
 
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:

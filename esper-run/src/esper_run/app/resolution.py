@@ -57,7 +57,6 @@ class Resolution:
     """A configuration with a component for each name in it.
 
     Attributes:
-        plugin_settings: By plugin id, an instance of the settings model of each active plugin that declares one.
         components: By its path in the configuration, in the order of ``named_components``.
         places: The place of each slot.
         blueprints: The blueprints of each slot.
@@ -66,7 +65,6 @@ class Resolution:
 
     loaded: LoadedConfig
     plugins: Plugins
-    plugin_settings: Mapping[str, Any]
     components: Mapping[KeyPath, ConfiguredComponent]
     places: Mapping[str, SlotPlace]
     blueprints: Mapping[str, tuple[Component, ...]]
@@ -148,28 +146,6 @@ def _check_local(plugins: Plugins) -> None:
         raise PluginError(list(dict.fromkeys(problems)))
 
 
-def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, Any], list[Problem]]:
-    """Validate ``plugins.settings``: by plugin id an instance of its settings model, and what is wrong."""
-    settings_by_plugin = loaded.config.plugins.settings
-    records = {record.id: record for record in plugins.records}
-    validated: dict[str, Any] = {}
-    problems: list[Problem] = []
-    for id_, model in plugins.settings.items():
-        try:
-            validated[id_] = model.model_validate(settings_by_plugin.get(id_, {}))
-        except ValidationError as error:
-            problems += model_problems(error, model, loaded.root, ("plugins", "settings", id_))
-    for id_, values in settings_by_plugin.items():
-        path = ("plugins", "settings", id_)
-        if id_ not in records:
-            unknown = plugins.unknown(id_)
-            problems.append(loaded.problem(unknown.code, path, unknown.message, unknown.hint, key=True))
-        elif records[id_].status == "active" and id_ not in plugins.settings and values:
-            message = f'plugin "{id_}" ({records[id_].source}) has no settings'
-            problems.append(loaded.problem("E121", path, message, "Delete them.", key=True))
-    return validated, problems
-
-
 def _placed(loaded: LoadedConfig, plugins: Plugins, *codes: str) -> list[Problem]:
     """Return the loader's problems of these kinds, each with its place in the file, which its path names."""
     problems = [problem for problem in plugins.problems if problem.code in codes]
@@ -207,8 +183,7 @@ def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
         ConfigError: Names are unknown or settings invalid; has all problems, in the order of the file.
     """
     _check_local(plugins)
-    settings, problems = _plugin_settings(loaded, plugins)
-    return _Resolver(loaded, plugins, [*_placed(loaded, plugins, "E208", "E227"), *problems]).resolve(settings)
+    return _Resolver(loaded, plugins, _placed(loaded, plugins, "E208", "E227")).resolve()
 
 
 @dataclass(slots=True)
@@ -225,7 +200,7 @@ class _Resolver:
     problems: list[Problem]
     faults: list[Problem] = field(default_factory=list)
 
-    def resolve(self, plugin_settings: Mapping[str, Any]) -> Resolution:
+    def resolve(self) -> Resolution:
         """Look up everything; raise all problems together."""
         config = self.loaded.config
         chosen = {path: self.choose(kind, use, path) for path, (kind, use) in named_components(config).items()}
@@ -238,7 +213,7 @@ class _Resolver:
         ):
             raise ConfigError(problems) if self.problems else PluginError(problems)
         known_places = {name: place for name, place in places.items() if place is not None}
-        return Resolution(self.loaded, self.plugins, plugin_settings, components, known_places, blueprints, engine)
+        return Resolution(self.loaded, self.plugins, components, known_places, blueprints, engine)
 
     def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> ConfiguredComponent | None:
         """Return the component that ``use`` names, with its settings validated; None after a problem."""

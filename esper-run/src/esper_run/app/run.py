@@ -261,7 +261,7 @@ class _Session:
             if position.skipped:
                 reasons = "; ".join(position.skipped)
                 log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
-            observers.configured(resolution.plugin_settings, config)
+            observers.configured(config)
             listeners = [losses, *self.listeners]
             sinks = open_sinks(resolution.of_kind("sink"), path, closing)
             clock = Clock()

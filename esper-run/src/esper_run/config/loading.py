@@ -45,9 +45,9 @@ class LoadedConfig:
     root: Node = field(repr=False, compare=False)
     overrides: tuple[str, ...] = ()
 
-    def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
-        """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
-        return self.root.problem(code, path, message, hint, key=key)
+    def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None) -> Problem:
+        """Build a problem with the value at ``path``, located there or at the nearest value above."""
+        return self.root.problem(code, path, message, hint)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:

@@ -91,9 +91,6 @@ class PluginsConfig(Section):
     local: Annotated[tuple[FilePath, ...], Field(strict=False)] = Field(
         default=(), description="One-file plugins: paths, relative to this file.", max_length=64
     )
-    settings: dict[Name, dict[str, Any]] = Field(
-        default_factory=dict, description="Settings of plugins by plugin id, which check them."
-    )
 
 
 class RunConfig(Section):

@@ -139,14 +139,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
             first, last = (format_value(report.metric, value) for value in (means[0], means[-1]))
             yield "Course", f"validation {report.metric.name} {first} after the first step, {last} after the latest"
     yield from (("Cost", text) for text in _costs(report))
-    timing = (report.summary or {}).get("timing", {})
-    isolation, total = as_number(timing.get("incubate", timing.get("shadow"))), as_number(timing.get("total"))
-    if total:
-        duration = f"{format_seconds(total)} in all, {format_rate(history.finished_steps / total)}"
-        trained = (
-            "" if isolation is None else f"; training of undecided seeds took {format_percent(isolation / total, 0)}"
-        )
-        yield "Time", duration + trained
+    if total := as_number((report.summary or {}).get("timing", {}).get("total")):
+        yield "Time", f"{format_seconds(total)} in all, {format_rate(history.finished_steps / total)}"
 
 
 def _pace(report: Report) -> float | None:

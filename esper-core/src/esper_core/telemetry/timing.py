@@ -15,7 +15,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = perf_counter()
-        self._before = self._latest = 0.0
+        self._before = 0.0
         self.seconds: dict[str, float] = {}
 
     @property
@@ -34,14 +34,7 @@ class Clock:
         try:
             yield
         finally:
-            self._latest = perf_counter() - start
-            self.seconds[name] = self.seconds.get(name, 0.0) + self._latest
-
-    def split(self, region: str, part: str, share: float) -> None:
-        """Move a share of the seconds last added to ``region`` to the region ``part``."""
-        seconds = share * self._latest
-        self.seconds[region] -= seconds
-        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
 
     def summary(self) -> dict[str, float]:
         """Return seconds by region, the rest as ``other``, and ``total``."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -243,12 +242,9 @@ class Environment:
 
     def train(self) -> list[Transition]:
         """Train for one decision step, and return the seeds' changes of stage."""
-        began, batches = perf_counter(), self.recipe.network.batches
-        transitions = self.open_step()
+        transitions, batches = self.open_step(), self.recipe.network.batches
         losses = [self.network.train_batch(self.forward.losses(*self.feed.next(self.order))) for _ in range(batches)]
-        transitions += self.close_step(losses)
-        self.seconds = perf_counter() - began, self.network.incubation_seconds
-        return transitions
+        return transitions + self.close_step(losses)
 
     def open_step(self) -> list[Transition]:
         """Begin a decision step, and return the seeds' changes of stage."""

@@ -34,7 +34,6 @@ class AnyEnvironment(Protocol):
         pool_index: Its index in the pool: among the environments of all arms.
         steps: Decision steps that the network was trained for in this episode.
         over: Whether the episode ended before its last step; nothing is trained or asked any more then.
-        seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
         flops: Operations of the episode so far; None: unknown.
         signals: The latest signals; None before the first step.
     """
@@ -46,7 +45,6 @@ class AnyEnvironment(Protocol):
     seed: int
     steps: int
     over: bool
-    seconds: tuple[float, float]
     signals: Signals | None
 
     @property

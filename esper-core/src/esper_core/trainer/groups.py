@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import torch
@@ -107,18 +106,11 @@ class Groups:
         """Train the environments of a unit for a step, and return the changes of stage of each."""
         if self._signature(unit[0])[0] is None:
             return [environment.train() for environment in unit]
-        began = perf_counter()
         transitions = [environment.open_step() for environment in unit]
         program, members = self._program(unit[0]), self._members(unit)
         losses = GroupStep(program, unit, members, singly=self.singly).train(unit[0].recipe.network.batches)
         for environment, changes, of_batches in zip(unit, transitions, losses, strict=True):
             changes += environment.close_step(of_batches)
-        apart = sum(environment.network.incubation_seconds for environment in unit)
-        share = (perf_counter() - began - apart) / len(members)
-        for place, environment in enumerate(unit):
-            branches = sum(member.place == place for member in members) - 1
-            incubation = environment.network.incubation_seconds + branches * share
-            environment.seconds = share + incubation, incubation
         return transitions
 
     def _members(self, unit: Sequence[Environment], *, judged: bool = False) -> list[Member]:

@@ -21,7 +21,6 @@ import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -218,14 +217,11 @@ class GrowingNetwork:
         """What was read last."""
         self.evaluation: Evaluation
         """The latest evaluation on the validation split; whoever evaluates sets it."""
-        self.incubation_seconds = 0.0
-        """Seconds that incubating seeds took in the current step."""
         self._step_start: tuple[Snapshot, Tensor] | None = None
         """Host and fossils, and the training loss, before a step in which seeds act."""
 
     def open_step(self) -> list[Transition]:
         """Begin a decision step: newborn seeds start to train."""
-        self.incubation_seconds = 0.0
         transitions = self.lost.run_without_faulty(self.garden.open_step)
         self.averages.open_step()
         self._step_start = None
@@ -251,13 +247,11 @@ class GrowingNetwork:
 
     def incubate(self, losses: Sequence[Loss], numbers: Sequence[int] | None = None) -> None:
         """Train these seeds on one batch, after host and averages took it; None: averages take it, then all seeds."""
-        began = perf_counter()
         if numbers is None:
             self.averages.take_batch()
             numbers = tuple(self.garden.incubating)  # of which those that fail are taken out
         for number in numbers:
             self.lost.run_without_faulty(self.garden.incubate, number, *losses)
-        self.incubation_seconds += perf_counter() - began
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
         """End the training of a step: ramps that have arrived are noticed, and seeds that are ready advance."""

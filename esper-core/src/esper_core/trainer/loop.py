@@ -189,7 +189,6 @@ class Stepper:
         pool, bus, clock = self.pool, self.bus, self.clock
         with clock.region("train"):
             passed = pool.train(step)
-        clock.split("train", "incubate", pool.incubation_share)
         with clock.region("evaluate"):
             pool.evaluate(step)
             pool.synchronise(step)  # the one sync of the step

@@ -48,14 +48,6 @@ class Roster(Protocol[M]):
         first = step % self._pool_size
         return sorted(self.running(), key=lambda environment: (environment.pool_index < first, environment.pool_index))
 
-    @property
-    def incubation_share(self) -> float:
-        """Share of the latest step's training that incubating seeds took, over all environments."""
-        training, incubation = (
-            sum(times) for times in zip(*(environment.seconds for environment in self.environments), strict=True)
-        )
-        return incubation / training if training else 0.0
-
     def state_dict(self) -> State:
         """Return the state between two steps, which any roster of the same environments can load."""
         return State.of(

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.growth import Example
@@ -156,18 +155,15 @@ class LoopEnvironment:
         self.arm, self.seed, self.planned = arm, seed, planned
         self.last_batch = last_batch
         self.steps, self.over = 0, False
-        self.seconds = 0.0, 0.0
         self.flops: int | None = None  # a loop has more passes than a Gardener sees
         self.signals: Signals | None = None
         self.seed_set: SeedSet | None = None
         """The seeds that germinate together; whoever makes it sets it."""
         self._validation, self._autocast = validation, autocast
-        self._began = perf_counter()
 
     def train(self) -> list[Transition]:
         """End a decision step whose batches the loop has trained, and return the seeds' changes of stage."""
         network = self.network
-        incubation = network.incubation_seconds
         transitions = network.open_step()
         if not (network.garden.incubating or network.averages.is_final):
             network.averages.forget()  # they are kept up while seeds incubate, whose host they judge
@@ -175,10 +171,7 @@ class LoopEnvironment:
         with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
             loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)
         self.steps += 1
-        transitions += network.close_step([loss])
-        now = perf_counter()
-        self.seconds, self._began = (now - self._began, incubation), now
-        return transitions
+        return transitions + network.close_step([loss])
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now; there is no other split than that for validation."""

@@ -72,7 +72,6 @@ class EnvironmentStatus:
     seed: int = 0
     steps: int = 0
     over: bool = False
-    seconds: tuple[float, float] = (0.0, 0.0)
     flops: int | None = None
     signals: Signals | None = None
 

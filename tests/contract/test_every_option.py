@@ -11,17 +11,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 from esper_core.governor import Act
 from esper_core.growth import Host, Transition, slots_of
-from esper_core.leyline import Action, Cause, Gain, Level, Op, Reason, Stage, Verdict
+from esper_core.leyline import Action, Cause, Gain, Op, Reason, Stage
 from esper_core.leyline.constants import FIRST_LOOK
 from esper_core.trainer.groups import Groups
-from esper_run.app.compose import StudyContext
 from esper_run.app.interrupts import handled_signals
 from esper_run.config.errors import Entry, entry_at
 from esper_run.stores import open_store
@@ -177,21 +176,6 @@ def stored(world: Any) -> str | None:
 def parts_of_a_batch(world: Any) -> int:
     environment, train = world.environment(), world.recipe.data["train"]
     return len(environment.forward.losses(train.inputs[:20], train.targets[:20]))
-
-
-def tells_glibc(world: Any) -> bool:
-    """Return whether glibc is set to keep freed memory when a study begins."""
-    parameters_set: list[int] = []
-
-    def mallopt(parameter: int, value: int) -> int:
-        parameters_set.append(parameter)
-        return 1
-
-    around: Any = StudyContext(cast("Any", None), cast("Any", None), lambda snapshot: Verdict(Level.CALM))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: mallopt)
-        world.composition.study(around).pool.close()
-    return bool(parameters_set)
 
 
 def patience_of_the_run(world: Any) -> float | None:
@@ -367,7 +351,6 @@ ROWS = [
     Row("compute.micro_batches", "4", parts_of_a_batch, 1, 4),
     Row("compute.compile", "true", lambda w: w.environment().network.compiled is not None, False, True),
     Row("compute.fused", "false", is_in_a_group, True, False),
-    Row("compute.allocator", "default", tells_glibc, True, False),
     Row("compute.layout", "plain", lays_channels_last, True, False, IMAGES),
     Row("compute.data", "streamed", has_a_feed, False, True),
     Row("device", "cuda:99", refusal, None, "E123"),
@@ -377,7 +360,6 @@ ROWS = [
     Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
     Row("grace", "7", grace_of_the_run, 20.0, 7.0),
     Row("patience", "77", patience_of_the_run, None, 77.0),
-    Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
     Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
     Row("store", "memory://runs", stored, None, "done"),

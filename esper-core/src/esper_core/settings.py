@@ -258,9 +258,6 @@ class ComputeConfig(Section):
         default=True,
         description="Train networks of one structure as one program, which rounds otherwise; gpu: on a GPU, too.",
     )
-    allocator: Literal["tuned", "default"] = Field(
-        default="tuned", description="Whether glibc keeps freed memory for reuse; it changes speed only."
-    )
     layout: Literal["auto", "plain"] = Field(
         default="auto", description="Memory layout of images; auto: channels last where host and blueprints allow it."
     )

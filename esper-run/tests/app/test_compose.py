@@ -7,8 +7,11 @@ import pytest
 
 from esper_core.leyline import PluginError
 from esper_core.leyline.events import EpisodeFinished, StepFinished
+from esper_core.leyline.signals import CALM
+from esper_core.telemetry import Bus, Clock
 from esper_run import read_events
-from esper_run.app.compose import prepare
+from esper_run.app.compose import StudyContext, prepare
+from esper_run.app.runtime import BOUNDS
 from tests.support.configurations import problem_of, rewritten
 
 pytestmark = pytest.mark.members
@@ -42,6 +45,15 @@ def test_setting_that_a_component_refuses_is_reported_at_its_line(
     install.components("picky", PICKY, **PICKERS)
     problem = problem_of(prepare, rewritten(configured(), before, after))
     assert (problem.code, problem.path, problem.line, problem.message) == ("E120", path, line, "it is too small")
+
+
+def test_freed_memory_is_kept_when_a_study_begins(configured, monkeypatch) -> None:
+    changed: list[int] = []
+    monkeypatch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: lambda bound, value: changed.append(bound) or 1)
+    composition = prepare(configured())
+    assert changed == []
+    composition.study(StudyContext(Bus(), Clock(), lambda snapshot: CALM)).pool.close()
+    assert changed == list(BOUNDS)
 
 
 PACER = """

@@ -1,4 +1,4 @@
-"""Interrupts: a first signal finishes the step, a second one ends the process; and the allocator setting."""
+"""Interrupts: a first signal finishes the step, a second one ends the process; and the allocator."""
 
 import ctypes
 import os

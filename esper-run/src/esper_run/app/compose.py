@@ -153,8 +153,7 @@ class Composition:
         twin: str | None,
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
     ) -> StudyPool[Any]:
-        if self.config.compute.allocator == "tuned":
-            tune_allocator()
+        tune_allocator()
         engine = ThreadsSession(self) if context.engine is None else context.engine
         return engine.pool(PoolRequest(arms, twin, implants, context.heartbeat))
 

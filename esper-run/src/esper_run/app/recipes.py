@@ -93,10 +93,9 @@ def build_prototype(
     example = data["train"].inputs[:1].to(device)
     with recipe.guard():
         recipe = recipe.laid_out(host)
-        if config.randomness == "auto":
-            recipe = replace(recipe, network=replace(recipe.network, draws=recipe.find_draws(host)))
-        operations = count_operations(host, sites, varieties, example)
-        recipe = replace(recipe, network=replace(recipe.network, operations=operations))
+        network = replace(recipe.network, draws=recipe.find_draws(host))
+        network = replace(network, operations=count_operations(host, sites, varieties, example))
+        recipe = replace(recipe, network=network)
     return Prototype(recipe, host, SlotDescriptions(host, sites, varieties, example))
 
 

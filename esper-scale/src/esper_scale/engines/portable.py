@@ -145,8 +145,7 @@ class PortableRun:
         """Build the recipe from what was loaded here, with the data of the run."""
         splits = {name: Split(inputs.tensor(), targets.tensor()) for name, (inputs, targets) in data.items()}
         resolution = resolve(loaded, plugins)
-        if loaded.config.compute.allocator == "tuned":
-            tune_allocator()
+        tune_allocator()
         with one_thread(), redirect_stdout(sys.stderr):
             return build_prototype(resolution, choose_devices(resolution)[0], splits).recipe
 

@@ -96,7 +96,7 @@ IGNORED = {
     "note",
     "strictness",
 }
-REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params"}
+REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params", "paired"}
 """Figures in the summaries of older revisions."""
 ARGUMENTS = {
     "germinate": ("blend", "speed"),

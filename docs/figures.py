@@ -112,18 +112,6 @@ def spans(several: Source) -> Source:
     return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
 
 
-# --- benchmarks/science/verdicts.py
-
-
-def wrong_without_pairs() -> Source:
-    """Return the range for arms of equal spread, and the largest share if one arm spreads further."""
-    shares: dict[str, list[float]] = {}
-    for row in results("science/verdicts.json")["wrong_without_pairs"]:
-        shares.setdefault(row["spread"], []).append(row["told"])
-    alike = shares.pop("alike")
-    return [(min(alike), max(alike)), *((max(group),) for group in shares.values())]
-
-
 # --- benchmarks/baseline.json
 
 
@@ -287,7 +275,6 @@ PAGES = [
         lambda: [(1 - CONFIDENCE,), (100 * (1 - CONFIDENCE),)],
         {
             "With eight RNG": lambda: [(results(VERDICTS)["found"]["deviations"],)],
-            "Without pairs": wrong_without_pairs,
             "- **Skewed": lambda: [(row["told"],) for row in results(VERDICTS)["leaning"]],
         },
     ),

@@ -1,8 +1,8 @@
 """Simulate how often a verdict is wrong, and how large a difference must be to be found.
 
-The code that judges a run judges simulated arms: arms that are the same, compared in pairs and without; arms whose
-difference is found four times out of five; and skewed differences. Values are normal, skewed (log-normal), heavy-tailed
-(Student's t with 2 degrees of freedom) or coarse (21 values).
+The code that judges a run judges simulated arms: arms that are the same; arms whose difference is found four times out
+of five; and skewed differences. Values are normal, skewed (log-normal), heavy-tailed (Student's t with 2 degrees of
+freedom) or coarse (21 values).
 
 ``--write`` writes ``verdicts.json`` and ``verdicts.md`` beside this file or into another folder; the pages show their
 tables. It takes some minutes on one core. Each figure has random numbers of its own.
@@ -16,7 +16,6 @@ import json
 import math
 import platform
 import sys
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
@@ -26,7 +25,6 @@ import numpy as np
 
 from esper_core.leyline.constants import CONFIDENCE
 from esper_run.runs.statistics import decide, holm, mean_interval, paired_p, seeds_needed
-from esper_watch.statistics import mann_whitney, welch_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,38 +50,24 @@ KINDS: Final[dict[str, Draw]] = {
 }
 """Distributions of the values of an arm. The true mean is 0."""
 
-SYMMETRIC: Final = ("normal", "heavy", "coarse")
-WIDER: Final = 3.0
-"""Ratio of the spreads of two arms that do not spread alike."""
-
 STUDIES_OF: Final = ((8, 2), (8, 3), (8, 5), (20, 2), (20, 3), (20, 5))
 """Seeds and arms."""
-
-WITHOUT_PAIRS: Final = ((8, 8), (8, 20), (20, 8), (20, 20))
 
 FOUND: Final = 0.8
 """Share of studies in which a difference must be found."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """The numbers of repetitions: studies with paired comparisons, and unpaired comparisons."""
-
-    studies: int
-    without_pairs: int
+WHOLE: Final = 10_000
+QUICK: Final = 40
+"""Numbers of studies."""
 
 
-WHOLE: Final = Size(studies=10_000, without_pairs=4000)
-QUICK: Final = Size(studies=40, without_pairs=10)
-
-
-def simulated(size: Size) -> Found:
+def simulated(studies: int) -> Found:
     """Return every figure; shares are in percent."""
     return {
-        "wrong": [wrong(n, arms, size.studies) for n, arms in STUDIES_OF],
-        "wrong_without_pairs": wrong_without_pairs(size.without_pairs),
-        "found": {"n": 8, "share": 100 * FOUND, "deviations": detectable(8, size.studies)},
-        "leaning": [{"n": n, "told": wrong_on_skewed(n, size.studies)} for n in (8, 20, 40)],
+        "wrong": [wrong(n, arms, studies) for n, arms in STUDIES_OF],
+        "found": {"n": 8, "share": 100 * FOUND, "deviations": detectable(8, studies)},
+        "leaning": [{"n": n, "told": wrong_on_skewed(n, studies)} for n in (8, 20, 40)],
     }
 
 
@@ -95,9 +79,6 @@ def generator(*labels: str | int) -> RandomState:
 def percent(outcomes: Sequence[bool]) -> float:
     """Return the share of true values, in percent."""
     return 100 * sum(outcomes) / len(outcomes)
-
-
-# --- verdicts on pairs
 
 
 def wrong(n: int, arms: int, studies: int) -> Found:
@@ -149,41 +130,6 @@ def detectable(n: int, studies: int) -> float:
     return high
 
 
-# --- verdicts without pairs
-
-
-def wrong_without_pairs(comparisons: int) -> list[Found]:
-    """Return how often one of two unpaired arms of the same mean is called better.
-
-    ``wider`` is the first arm where their spreads differ.
-
-    With equal spreads each kind is compared with itself. The wider arm is of a symmetric kind and is compared with its
-    own kind, or log-normal and compared with log-normal and normal; all have one standard deviation before widening.
-    """
-    alike = [("alike", kind, kind) for kind in KINDS]
-    wider = [("wider", kind, kind) for kind in SYMMETRIC]
-    skewed = [("wider and skewed", "skewed", other) for other in ("skewed", "normal")]
-    rows = []
-    for spread, kind, other in [*alike, *wider, *skewed]:
-        for n, m in WITHOUT_PAIRS:
-            if spread == "alike" and n > m:
-                continue  # the same turned round
-            random = generator(spread, kind, other, n, m)
-            factor = 1.0 if spread == "alike" else WIDER
-            if other != kind:
-                factor /= math.sqrt(math.expm1(1) * math.e)  # the log-normal one's own deviation
-            first, second = factor * KINDS[kind](random, (comparisons, n)), KINDS[other](random, (comparisons, m))
-            share = percent([told_apart(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)])
-            rows.append({"spread": spread, "kinds": [kind, other], "n": n, "m": m, "told": share})
-    return rows
-
-
-def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Return whether a verdict is given on two arms without common seeds."""
-    interval = welch_interval(a, b, CONFIDENCE)
-    return clear(interval) and told(interval, mann_whitney(a, b))
-
-
 # --- what is printed and written
 
 
@@ -193,11 +139,6 @@ def text(figures: Mapping[str, Any]) -> str:
     for row in figures["wrong"]:
         cells = [f"{kind} {row['intervals'][kind]:5.1f} {row['told'][kind]:4.1f}" for kind in row["told"]]
         lines.append(f"  {row['n']:>2} seeds, {row['arms']} arms   {'   '.join(cells)}")
-    lines.append("without pairs, wrong verdicts on arms with the same mean, % of comparisons")
-    for row in figures["wrong_without_pairs"]:
-        kind, other = row["kinds"]
-        sides = f"{row['n']:>2} {kind:<6} against {row['m']:>2} {other:<6}"
-        lines.append(f"  {row['spread']:<16}  {sides}  {row['told']:4.1f}")
     power = figures["found"]
     lines.append(
         f"found by {power['n']} seeds in {power['share']:.0f} % of studies: {power['deviations']:.2f} deviations"
@@ -252,11 +193,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
 
 
-def write(folder: Path, figures: Mapping[str, Any], size: Size) -> None:
+def write(folder: Path, figures: Mapping[str, Any], studies: int) -> None:
     """Write the figures with their origin, and the page."""
     by = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "python": platform.python_version()}
     by |= {name: version(name) for name in ("numpy", "torch", "esper-core")}
-    document = {"by": by, "size": {"seed": SEED, **asdict(size)}, **figures}
+    document = {"by": by, "size": {"seed": SEED, "studies": studies}, **figures}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "verdicts.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     (folder / "verdicts.md").write_text(page(document), encoding="utf-8")
@@ -273,11 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     if parsed.quick and parsed.write == HERE:
         parser.error("--quick results are not stored beside this file; name a folder")
-    size = QUICK if parsed.quick else WHOLE
-    figures = simulated(size)
+    studies = QUICK if parsed.quick else WHOLE
+    figures = simulated(studies)
     sys.stdout.write(text(figures))
     if parsed.write is not None:
-        write(parsed.write, figures, size)
+        write(parsed.write, figures, studies)
     return 0
 
 

@@ -137,7 +137,7 @@ def summary(recorded: RecordedRun) -> dict[str, Any]:
     grown, twin = recorded.arms[:2]
     comparison = {
         "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078,
-        "p_holm": 0.0078, "n": recorded.environments, "paired": True, "verdict": "better", "why": None,
+        "p_holm": 0.0078, "n": recorded.environments, "verdict": "better", "why": None,
     }  # fmt: skip
     return {
         "run": "runs/r",

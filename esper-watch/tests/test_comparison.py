@@ -65,7 +65,7 @@ def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared, capsys
     ids=["no name in common", "each with its own control", "nothing but controls"],
 )
 def test_acting_arms_are_compared_with_each_other_and_their_controls(compared, first, second, expected, left_out):
-    comparison = compared((OTTER, first, {}), (HERON, second, {"first": 100}))
+    comparison = compared((OTTER, first, {}), (HERON, second, {}))
     names = [" ".join(pair).replace("quiet-otter", "1").replace("swift-heron", "2") for pair in pairs(comparison)]
     assert (names, comparison.left_out) == (expected, left_out)
 
@@ -84,7 +84,7 @@ def test_pairs_that_the_summary_leaves_out_are_left_out(write_run):
 def test_runs_of_one_name_in_two_folders_are_two_runs(write_run, tmp_path):
     arms = {"a": BETTER, "twin": NOISE}
     path = write_run(OTTER, arms)
-    other = write_run(HERON, {"a": BEST, "twin": BETTER}, first=100).rename(tmp_path / OTTER)
+    other = write_run(HERON, {"a": BEST, "twin": BETTER}).rename(tmp_path / OTTER)
     comparison = compare_runs([load_run(path), load_run(other)])
     assert pairs(comparison) == [
         (f"{path}/a", f"{path}/twin"),
@@ -100,20 +100,23 @@ def test_a_run_that_is_given_twice_is_one_run(write_run):
     assert comparison.warnings == []
 
 
-def test_arms_with_other_seeds_are_not_paired_with_a_warning(compared):
-    comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"first": 100}))
-    (pair,) = comparison.comparisons
-    assert not pair["paired"]
-    (warning,) = comparison.warnings
-    assert "are not paired, as they share 0 RNG seeds of 8 and 8: they are compared by Mann-Whitney test" in warning
+def test_runs_with_other_seeds_are_refused_with_the_remedy(compared):
+    with pytest.raises(RunFolderError) as caught:
+        compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"first": 1}))
+    (problem,) = caught.value.problems
+    assert problem.code == "E431"
+    assert problem.message == f"{OTTER} and {HERON} have different RNG seeds: they share 7 of 8 and 8"
+    assert problem.hint is not None
+    assert problem.hint.startswith(
+        "Run one of them again with the values of seed, environments and rounds of the other."
+    )
 
 
-def test_seeds_of_another_task_do_not_pair(compared, write_run):
+def test_runs_with_other_settings_of_their_task_are_refused(compared, write_run):
     config = write_run("c").joinpath("config.yaml").read_text().replace("noise: 0.1", "noise: 0.9")
-    comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
-    assert comparison.comparisons[0]["paired"] is False
-    assert f"the configurations of {OTTER} and {HERON} differ in: task.settings.noise (0.1, 0.9)" in comparison.warnings
-    assert any("as their task settings differ" in warning for warning in comparison.warnings)
+    differ = f"the runs have different tasks: {OTTER} and {HERON} differ in: task.settings.noise \\(0.1, 0.9\\)"
+    with pytest.raises(RunFolderError, match=differ):
+        compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
 
 
 def test_a_warning_reports_configuration_differences_outside_of_arms(compared, write_run):
@@ -177,7 +180,7 @@ def test_eight_shared_seeds_are_enough_for_pairs(compared):
     more = [*BEST, 0.7, 0.9]
     comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": more}, {}))
     (pair,) = comparison.comparisons
-    assert (pair["paired"], pair["n"]) == (True, 8)
+    assert pair["n"] == 8
     assert comparison.warnings == [
         f"the arms of {OTTER} and {HERON} are paired by the 8 RNG seeds that both have; they have 8 and 10"
     ]
@@ -228,7 +231,7 @@ def test_a_missing_verdict_is_explained(esper, write_run, arms, why):
 
 def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
     path = write_run(OTTER, {"grown": BETTER})
-    write_run(HERON, {"grown": NOISE}, first=50)
+    write_run(HERON, {"grown": [*NOISE, 0.3]})
     answer = esper("compare", path, HERON, "--json")
     output = answer.json
     assert [run["id"] for run in output["runs"]] == [OTTER, HERON]
@@ -237,21 +240,18 @@ def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
     assert output["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5, "alone": None}
     (pair,) = output["comparisons"]
     assert list(pair) == [
-        "a", "b", "difference", "ci_low", "ci_high", "p", "p_holm", "n", "paired", "verdict", "why",
-        "effect_size", "family",
+        "a", "b", "difference", "ci_low", "ci_high", "p", "p_holm", "n", "verdict", "why", "effect_size", "family",
     ]  # fmt: skip
-    assert pair["paired"] is False
     assert answer.err == f"warning: {output['warnings'][0]}\n"
-    assert "; not paired, 8 or more of each\n" in esper("compare", path, HERON).out
 
 
 @pytest.fixture
 def unlike(write_run):
-    """Two runs that share only their metric: each with a policy, its twin, and a capacity control."""
+    """Two runs with other figures: each with a policy, its twin, and a capacity control."""
     arms = {"heuristic": BETTER, "twin": NOISE, "capacity": [value + 0.1 for value in NOISE]}
     other = {name: [value + 0.05 for value in values] for name, values in arms.items()}
     write_run(OTTER, arms)
-    write_run(HERON, other, first=50)
+    write_run(HERON, other)
 
 
 def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike):
@@ -270,7 +270,7 @@ def test_one_question_has_one_adjusted_p_value_in_every_view(esper, unlike):
         for call in calls
         for comparison in esper("compare", *call, "--json").json["comparisons"]
         if (comparison["a"].rpartition("/")[2], comparison["b"].rpartition("/")[2]) == ("heuristic", "twin")
-        and comparison["paired"]
+        and comparison["a"].rpartition("/")[0] == comparison["b"].rpartition("/")[0]
     ]
     assert adjusted == [pytest.approx(3 * 2 / 2**8)] * 6
     families = [comparison["family"] for comparison in esper("compare", OTTER, HERON, "--json").json["comparisons"]]
@@ -311,7 +311,7 @@ def test_runs_that_cannot_be_compared_are_errors(esper, write_run, arguments, st
 @pytest.mark.parametrize("width", [30, 80])
 def test_the_text_fits_the_terminal_and_its_control_characters_are_escaped(esper, write_run, monkeypatch, width):
     path = write_run(f"a{CLEAR}", {f"grown{CLEAR}": BETTER, "twin": NOISE})
-    other = write_run(f"b{CLEAR}", {"grown": NOISE, "twin": NOISE}, first=50)
+    other = write_run(f"b{CLEAR}", {"grown": NOISE, "twin": BEST})
     monkeypatch.setenv("COLUMNS", str(width))
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(type(stream), "isatty", lambda stream: True, raising=False)

@@ -67,7 +67,7 @@ def test_plugins_and_settings_of_the_members_import_no_torch() -> None:
         "esper_tasks.settings",
         "esper_rewards.potentials",
         "esper_watch.command",
-        "esper_watch.statistics",
+        "esper_watch.comparison",
     ]
     steps = [f"__import__({name!r})" for name in (*plugins, *policies, *other_modules)]
     program = "\n".join(f"{step}; assert 'torch' not in sys.modules, {step!r}" for step in steps)

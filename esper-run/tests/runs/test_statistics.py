@@ -219,7 +219,6 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
     assert shared_seeds(eight, Sample("b", dict.fromkeys(range(1, 9), 0.5))) == []
     assert shared_seeds(eight, Sample("b", dict.fromkeys(range(10), 0.5))) == list(range(8))
     assert shared_seeds(Sample("a", {0: 0.1}), Sample("b", {0: 0.3})) == [0]
-    assert shared_seeds(eight, Sample("b", eight.by_seed, task="another")) == []
 
 
 def results_of(grown, twin, metric=ACCURACY):

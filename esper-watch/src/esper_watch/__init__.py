@@ -12,7 +12,6 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     plan_view           the same of a plan of adapters: the layers, coloured by what an adapter brings there
     comparison          ``esper compare``: several runs, paired and tested
     comparison_view     its table and its words
-    statistics          Welch and Mann-Whitney, on scipy
     pages, formats      jinja2 templates, and how numbers and names are written in all views
     web                 ``esper watch``: a local server that shows a run live
     command, plugin     the commands and hooks of this package

@@ -1,4 +1,4 @@
-"""Comparison of the arms of one or several finished runs: seed by seed where they share seeds, else as two samples.
+"""Comparison of the arms of one or several finished runs, seed by seed.
 
 Holm's adjustment counts every comparison of a family. The pairs of a run are a family, the same in its own summary and
 in any comparison with other runs, so that one question has one p-value; the pairs between runs are another one. Of
@@ -14,17 +14,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Problem, RunFolderError
+from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
-from esper_run.runs.statistics import (
-    Comparison,
-    Sample,
-    as_record,
-    compare_paired,
-    is_usable,
-    judge_together,
-    shared_seeds,
-)
-from esper_watch import statistics
+from esper_run.runs.statistics import Sample, as_record, compare_paired, judge_together, shared_seeds
 from esper_watch.history import CAPACITY, TWIN, is_control, metric_of
 
 if TYPE_CHECKING:
@@ -115,14 +107,14 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
     metric = _common_metric(unique)
     configs = [run.config() for run in unique]
     _require_one_task(unique, configs)
-    arms_of_runs = _arms(unique, configs)
+    arms_of_runs = _arms(unique)
     names = dict.fromkeys(compared.arm for compared in arms_of_runs)
     if unknown := [name for name in only if name not in names]:
         raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], names)))
     arms = [compared for compared in arms_of_runs if not only or compared.arm in only]
     pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
+    warnings = [*_differing_runs(unique, configs), *_partly_paired_arms(unique, pairs)]
     comparisons = _compare(unique, arms_of_runs, pairs, metric)
-    warnings = [*_differing_runs(unique, configs), *_unpaired_arms(unique, pairs)]
     return ComparedRuns(unique, metric, arms, comparisons, warnings)
 
 
@@ -144,11 +136,12 @@ def _common_metric(runs: Sequence[Run]) -> Metric:
 
 
 def _require_one_task(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> None:
-    first, *later_tasks = [config["task"]["use"] if isinstance(config.get("task"), dict) else "" for config in configs]
-    for run, task in zip(runs[1:], later_tasks, strict=True):
-        if task != first:
-            message = f"the runs have different tasks: {runs[0].name} has {first}, {run.name} has {task}"
-            raise RunFolderError(Problem("E431", message, hint="Compare runs of one task."))
+    first, *others = [{"task": config.get("task")} for config in configs]
+    for run, other in zip(runs[1:], others, strict=True):
+        if differences := list(_differences(first, other)):
+            message = f"the runs have different tasks: {runs[0].name} and {run.name} differ in: {_listed(differences)}"
+            hint = "Compare runs of one task with the same settings: run one of them again with those of the other."
+            raise RunFolderError(Problem("E431", message, hint=hint))
 
 
 def _describe(metric: Metric) -> str:
@@ -162,29 +155,24 @@ def _unfinished(run: Run) -> Problem:
     return Problem("E431", message, hint=run.resume_hint)
 
 
-def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> list[ComparedArm]:
-    """Return every arm of every run; arms with the same name, task and figures are one."""
+def _arms(runs: Sequence[Run]) -> list[ComparedArm]:
+    """Return every arm of every run; arms with the same name and figures are one."""
     arms: list[ComparedArm] = []
-    for number, (run, config, label) in enumerate(zip(runs, configs, _labels(runs), strict=True)):
-        task = json.dumps(config.get("task"), sort_keys=True, default=str)
+    for number, (run, label) in enumerate(zip(runs, _labels(runs), strict=True)):
         for arm, figures in (run.results or {})["arms"].items():
             by_seed = {
                 episode["seed"]: math.nan if episode["test"] is None else episode["test"]
                 for episode in figures["episodes"]
             }
-            same = [
-                compared
-                for compared in arms
-                if (compared.arm, compared.sample.by_seed, compared.sample.task) == (arm, by_seed, task)
-            ]
+            same = [compared for compared in arms if (compared.arm, compared.sample.by_seed) == (arm, by_seed)]
             if not same:
                 name = arm if len(runs) == 1 else f"{label}/{arm}"
-                same = [ComparedArm(arm, Sample(name, by_seed, task), figures)]
+                same = [ComparedArm(arm, Sample(name, by_seed), figures)]
                 arms += same
             same[0].runs.append(number)
     for compared in arms:
         if len(compared.runs) == len(runs):
-            compared.sample = Sample(compared.arm, compared.sample.by_seed, compared.sample.task)
+            compared.sample = Sample(compared.arm, compared.sample.by_seed)
     return arms
 
 
@@ -259,7 +247,7 @@ def _compare(
 
     def judge(family: Sequence[tuple[ComparedArm, ComparedArm]]) -> None:
         samples = [(first.sample, second.sample) for first, second in family]
-        judged = judge_together([_comparison(a, b, metric) for a, b in samples])
+        judged = judge_together([compare_paired(a, b, direction=metric.direction) for a, b in samples])
         for (first, second), (a, b), comparison in zip(family, samples, judged, strict=True):
             # Arms that are the same in two runs may have two families: the first run's counts, as its page says.
             if (id(first), id(second)) not in records:
@@ -271,15 +259,6 @@ def _compare(
     return [records[id(first), id(second)] for first, second in pairs]
 
 
-def _comparison(a: Sample, b: Sample, metric: Metric) -> Comparison | None:
-    if shared_seeds(a, b):
-        return compare_paired(a, b, direction=metric.direction)
-    values_a, values_b = list(a.by_seed.values()), list(b.by_seed.values())
-    if not values_a or not values_b or not all(map(is_usable, values_a + values_b)):
-        return None
-    return statistics.unpaired_comparison(values_a, values_b, direction=metric.direction)
-
-
 # --- warnings
 
 
@@ -287,12 +266,10 @@ def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -
     first, reference = runs[0], _comparable(configs[0])
     for other, config in zip(runs[1:], configs[1:], strict=True):
         pair = f"{first.name} and {other.name}"
-        if differences := [_in_words(difference) for difference in _differences(reference, _comparable(config))]:
-            more = len(differences) - MAX_DIFFERENCES
-            named = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
-            yield f"the configurations of {pair} differ in: {named}"
-        if differences := [_in_words(difference) for difference in _differences(_code(first), _code(other))]:
-            yield f"{pair} ran different code: {', '.join(differences)}"
+        if differences := list(_differences(reference, _comparable(config))):
+            yield f"the configurations of {pair} differ in: {_listed(differences)}"
+        if differences := list(_differences(_code(first), _code(other))):
+            yield f"{pair} ran different code: {', '.join(map(_in_words, differences))}"
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,6 +286,11 @@ def _code(run: Run) -> dict[str, Any]:
             key = str(plugin.get("entry_point" if local else "package"))
             versions[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
     return versions
+
+
+def _listed(differences: Sequence[tuple[str, Any, Any]]) -> str:
+    more = len(differences) - MAX_DIFFERENCES
+    return ", ".join(map(_in_words, differences[:MAX_DIFFERENCES])) + (f", and {more} more" if more > 0 else "")
 
 
 def _in_words(difference: tuple[str, Any, Any]) -> str:
@@ -336,20 +318,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:
-    """Yield, once for each pair of runs, that arms are not paired, or only in part."""
+def _partly_paired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:
+    """Yield, once for each pair of runs, that arms are paired only in part; E431 if they cannot be paired."""
     reported: set[str] = set()
     for first, second in pairs:
-        a, b = first.sample, second.sample
-        shared = len(shared_seeds(a, b))
-        label = f"the arms of {runs[first.runs[0]].name} and {runs[second.runs[0]].name}"
-        if shared == len(a.by_seed) == len(b.by_seed) or label in reported:
+        a, b = first.sample.by_seed.keys(), second.sample.by_seed.keys()
+        names = f"{runs[first.runs[0]].name} and {runs[second.runs[0]].name}"
+        if a == b or names in reported:
             continue
-        reported.add(label)
-        counts = f"{len(a.by_seed)} and {len(b.by_seed)}"
-        if shared:
-            yield f"{label} are paired by the {shared} RNG seeds that both have; they have {counts}"
+        reported.add(names)
+        if shared := shared_seeds(first.sample, second.sample):
+            paired = f"the arms of {names} are paired by the {len(shared)} RNG seeds that both have"
+            yield f"{paired}; they have {len(a)} and {len(b)}"
         else:
-            common = len(a.by_seed.keys() & b.by_seed.keys())
-            why = "their task settings differ" if a.task != b.task else f"they share {common} RNG seeds of {counts}"
-            yield f"{label} are not paired, as {why}: they are compared by Mann-Whitney test and Welch's interval"
+            message = f"{names} have different RNG seeds: they share {len(a & b)} of {len(a)} and {len(b)}"
+            hint = "Run one of them again with the values of seed, environments and rounds of the other. "
+            enough = f"At least {MIN_SEEDS_FOR_VERDICT} RNG seeds in common are enough."
+            raise RunFolderError(Problem("E431", message, hint=hint + enough))

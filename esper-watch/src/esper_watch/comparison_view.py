@@ -58,13 +58,11 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
     if comparison["ci_low"] is not None:
         interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
         sizes.append(f"95\N{NO-BREAK SPACE}% interval {interval}")
-    n = comparison["n"]
-    counted = plural(n, "pair") if comparison["paired"] else f"not paired, {n} or more of each"
     adjusted = f" ({format_p(comparison['p_holm'])} adjusted for {together} comparisons)" if together > 1 else ""
     chances = [f"p = {format_p(comparison['p'])}{adjusted}"]
     if comparison["effect_size"] is not None:
         chances.append(f"effect size {format_number(comparison['effect_size'], signed=True)}")
-    return [*lines, f"  {', '.join(sizes)}; {counted}", f"  {', '.join(chances)}"]
+    return [*lines, f"  {', '.join(sizes)}; {plural(comparison['n'], 'pair')}", f"  {', '.join(chances)}"]
 
 
 def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:

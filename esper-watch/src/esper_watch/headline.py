@@ -239,10 +239,10 @@ def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
     if size is None or not is_usable(size):
         return f"{a} against {b}: a figure is not finite, so there is no verdict."
     p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
-    many = "pairs of networks" if comparison.get("paired", True) else "or more networks of each, not paired"
     interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
     adjusted = "" if comparison.get("p_holm") is None else ", adjusted for all comparisons of the run"
-    evidence = f"95\N{NO-BREAK SPACE}% interval {interval}; {comparison['n']} {many}; p = {format_p(p)}{adjusted}"
+    chances = f"{comparison['n']} pairs of networks; p = {format_p(p)}{adjusted}"
+    evidence = f"95\N{NO-BREAK SPACE}% interval {interval}; {chances}"
     if verdict == NO_DIFFERENCE:
         return f"{a} against {b}: no difference shown. Measured: {format_difference(metric, size)} ({evidence})."
     sentence = f"{a} was {verdict} than {b} by {format_difference(metric, size, signed=False)} ({evidence})."

@@ -104,7 +104,6 @@ class _Comparison(_Checked):
     n: int
     verdict: str
     why: str | None = None
-    paired: bool = True
 
 
 class _Results(_Checked):

@@ -1,7 +1,6 @@
 """Statistics of runs: means with intervals, and paired comparisons of arms.
 
-Everything is a pure function of numbers. Arms of one run share their seeds, so they are compared in pairs; comparisons
-without pairs, of different runs, are made by ``esper_watch.statistics``.
+Everything is a pure function of numbers. Arms share their seeds, so they are compared in pairs.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ class Comparison:
     difference: float
     """Difference of the means."""
     low: float | None
-    """Ends of its interval: Student's t of the pairs, or Welch's without pairs."""
+    """Ends of its interval, by Student's t."""
     high: float | None
     n: int
-    """Pairs, or values of the arm that has fewer."""
+    """Number of pairs."""
     p: float
-    """Two-sided p: sign flips or t test of the pairs, Mann-Whitney without."""
+    """Two-sided p of the sign-flip test or the paired t test."""
     effect_size: float | None
     """The difference in standard deviations; None if these are 0 or unknown."""
     p_holm: float
@@ -66,23 +65,21 @@ class Comparison:
     """Only given if n is large enough, the interval clears 0, and ``p_holm`` is small enough."""
     why: Why | None
     """What the verdict lacks."""
-    paired: bool
 
     @classmethod
-    def of(cls, interval: Interval, *, p: float, spread: float | None, paired: bool) -> Comparison:
+    def of(cls, interval: Interval, *, p: float, spread: float | None) -> Comparison:
         """Return the comparison as the only one of its study. The effect size is in units of ``spread``."""
         effect_size = interval.mean / spread if spread else None
         ends = interval.low, interval.high, interval.n
-        return cls(interval.mean, *ends, p, effect_size, p, *decide(interval, p), paired)
+        return cls(interval.mean, *ends, p, effect_size, p, *decide(interval, p))
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The figures of one arm by environment seed. Seeds of two samples match only if their ``task`` is the same."""
+    """The figures of one arm by environment seed."""
 
     name: str
     by_seed: Mapping[int, float]
-    task: str = ""
 
 
 # --- one sample
@@ -129,7 +126,7 @@ def paired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Dire
     """
     differences = [x - y if direction == "up" else y - x for x, y in zip(a, b, strict=True)]
     _, deviation = moments(differences)
-    return Comparison.of(mean_interval(differences), p=paired_p(differences), spread=deviation, paired=True)
+    return Comparison.of(mean_interval(differences), p=paired_p(differences), spread=deviation)
 
 
 def paired_p(differences: Sequence[float]) -> float:
@@ -221,8 +218,7 @@ def judge_together(comparisons: Sequence[Comparison | None]) -> list[Comparison 
         if comparison is None:
             judged.append(None)
             continue
-        family = len(comparisons) if comparison.paired else 1  # without pairs the smallest possible p is far smaller
-        verdict, why = decide(comparison, p, comparisons=family)
+        verdict, why = decide(comparison, p, comparisons=len(comparisons))
         judged.append(replace(comparison, p_holm=p, verdict=verdict, why=why))
     return judged
 
@@ -303,15 +299,12 @@ def compare_paired(a: Sample, b: Sample, *, direction: Direction) -> Comparison 
 
 def shared_seeds(a: Sample, b: Sample) -> list[int]:
     """Return the seeds by which samples are paired; none if they differ and too few are shared for a verdict."""
-    if a.task != b.task:
-        return []
     shared = sorted(a.by_seed.keys() & b.by_seed.keys())
     return shared if len(shared) >= MIN_SEEDS_FOR_VERDICT or a.by_seed.keys() == b.by_seed.keys() else []
 
 
 def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, Any]:
     """Return a comparison as summary.json has it; figures are None if it could not be made."""
-    shared = shared_seeds(a, b)
     figures = {"verdict": "no difference shown", "why": "not finite"} if comparison is None else asdict(comparison)
     return {
         "a": a.name,
@@ -320,8 +313,7 @@ def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, 
         "ci_low": figures.get("low"),
         "ci_high": figures.get("high"),
         **{key: figures.get(key) for key in ("p", "p_holm")},
-        "n": len(shared) or min(len(a.by_seed), len(b.by_seed)),
-        "paired": bool(shared),
+        "n": len(shared_seeds(a, b)),
         **{key: figures.get(key) for key in ("verdict", "why", "effect_size")},
     }
 

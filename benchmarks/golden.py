@@ -96,14 +96,14 @@ IGNORED = {
     "note",
     "strictness",
 }
-REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params", "paired"}
+REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params", "paired", "effect_size"}
 """Figures in the summaries of older revisions."""
 ARGUMENTS = {
     "germinate": ("blend", "speed"),
     "prune": ("speed",),
 }
 """What the ops of actions read beside slot and blueprint."""
-LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")
+LOOSE = ("ci_", "p", "boot_", "u_p", "cliffs")
 RUN_SECONDS = 600
 
 Numbers = dict[str, object]

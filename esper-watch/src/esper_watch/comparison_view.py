@@ -12,7 +12,6 @@ from esper_run.runs.statistics import seeds_needed
 from esper_watch.formats import (
     format_difference,
     format_difference_interval,
-    format_number,
     format_p,
 )
 
@@ -59,10 +58,11 @@ def in_words(compared: ComparedRuns, comparison: Mapping[str, Any]) -> list[str]
         interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
         sizes.append(f"95\N{NO-BREAK SPACE}% interval {interval}")
     adjusted = f" ({format_p(comparison['p_holm'])} adjusted for {together} comparisons)" if together > 1 else ""
-    chances = [f"p = {format_p(comparison['p'])}{adjusted}"]
-    if comparison["effect_size"] is not None:
-        chances.append(f"effect size {format_number(comparison['effect_size'], signed=True)}")
-    return [*lines, f"  {', '.join(sizes)}; {plural(comparison['n'], 'pair')}", f"  {', '.join(chances)}"]
+    return [
+        *lines,
+        f"  {', '.join(sizes)}; {plural(comparison['n'], 'pair')}",
+        f"  p = {format_p(comparison['p'])}{adjusted}",
+    ]
 
 
 def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:

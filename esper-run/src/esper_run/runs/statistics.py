@@ -57,21 +57,12 @@ class Comparison:
     """Number of pairs."""
     p: float
     """Two-sided p of the sign-flip test or the paired t test."""
-    effect_size: float | None
-    """The difference in standard deviations; None if these are 0 or unknown."""
     p_holm: float
     """``p`` adjusted for all comparisons that are made together."""
     verdict: Verdict
     """Only given if n is large enough, the interval clears 0, and ``p_holm`` is small enough."""
     why: Why | None
     """What the verdict lacks."""
-
-    @classmethod
-    def of(cls, interval: Interval, *, p: float, spread: float | None) -> Comparison:
-        """Return the comparison as the only one of its study. The effect size is in units of ``spread``."""
-        effect_size = interval.mean / spread if spread else None
-        ends = interval.low, interval.high, interval.n
-        return cls(interval.mean, *ends, p, effect_size, p, *decide(interval, p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +110,14 @@ def moments(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def paired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction) -> Comparison:
-    """Compare the values of two arms, in the same order of seeds.
+    """Compare the values of two arms, in the same order of seeds, as the only comparison of its study.
 
     >>> paired_comparison([.8] * 7 + [.9], [.6] * 8, direction="up").verdict
     'better'
     """
     differences = [x - y if direction == "up" else y - x for x, y in zip(a, b, strict=True)]
-    _, deviation = moments(differences)
-    return Comparison.of(mean_interval(differences), p=paired_p(differences), spread=deviation)
+    interval, p = mean_interval(differences), paired_p(differences)
+    return Comparison(interval.mean, interval.low, interval.high, interval.n, p, p, *decide(interval, p))
 
 
 def paired_p(differences: Sequence[float]) -> float:
@@ -312,9 +303,11 @@ def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, 
         "difference": figures.get("difference"),
         "ci_low": figures.get("low"),
         "ci_high": figures.get("high"),
-        **{key: figures.get(key) for key in ("p", "p_holm")},
+        "p": figures.get("p"),
+        "p_holm": figures.get("p_holm"),
         "n": len(shared_seeds(a, b)),
-        **{key: figures.get(key) for key in ("verdict", "why", "effect_size")},
+        "verdict": figures["verdict"],
+        "why": figures["why"],
     }
 
 

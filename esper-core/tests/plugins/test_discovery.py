@@ -18,7 +18,7 @@ NEVER = "raise AssertionError('its code was run')"
 
 def test_disabled_plugin_is_not_imported_and_not_a_problem(load, workshop) -> None:
     plugins = load(workshop.package(NEVER), disable=["extra"])
-    assert [(record.status, record.load_ms) for record in plugins.records] == [("disabled", None)]
+    assert [record.status for record in plugins.records] == ["disabled"]
     assert plugins.problems == ()
 
 
@@ -42,7 +42,7 @@ def test_plugin_id_declared_more_than_once_is_rejected(load, report, workshop) -
 
 def test_plugin_for_another_core_version_is_not_imported(load, report, workshop) -> None:
     package = workshop.package(NEVER, requires=["esper-core>=0.1", "esper-core>=9,<10"])
-    assert [(record.status, record.load_ms) for record in load(package).records] == [("rejected", None)]
+    assert [record.status for record in load(package).records] == ["rejected"]
     assert report(package) == (
         'E212 plugin "extra" (esper-extra 0.2.0) needs esper-core <10,>=9, '
         f"and this is {__version__}; its code was not run\n"

@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
@@ -123,14 +122,12 @@ def load_plugins(
 
 
 def _import_plugin(files: Sequence[LocalFile], candidate: PluginCandidate) -> PluginCandidate:
-    """Return the candidate with its module or object and the time of the import; stopped if the import fails."""
+    """Return the candidate with its module or object; stopped if the import fails."""
     entry = candidate.entry_point
     file = next((file for file in files if file.entry_point == entry), None)
-    started = perf_counter()
     imported = attempt(lambda: resolve(entry.target) if file is None else import_local(file), candidate.title)
-    load_ms = round(1000 * (perf_counter() - started), 3)
     sha256 = _hash_of_module(entry.target) if file is None else digest(file.source)
-    candidate = replace(candidate, plugin=imported.value, load_ms=load_ms, sha256=sha256)
+    candidate = replace(candidate, plugin=imported.value, sha256=sha256)
     return candidate if imported.error is None else candidate.broken_by("E210", "cannot be imported", imported.error)
 
 

@@ -194,7 +194,6 @@ class PluginRecord(Packaged):
         version: the package's version; the start of the hash of a local file.
         origin: the target of the entry point; the path of a local file.
         components: full ids of its components; empty unless it is active.
-        load_ms: milliseconds that the import took; None if it was not imported.
         sha256: hash of its module's file in hexadecimal; None if it was not imported or has no file.
     """
 
@@ -206,7 +205,6 @@ class PluginRecord(Packaged):
     components: tuple[str, ...] = ()
     status: Status = "active"
     problems: tuple[Problem, ...] = ()
-    load_ms: float | None = None
     sha256: str | None = None
 
     @property
@@ -267,7 +265,6 @@ class PluginCandidate:
     plugin: Any = None
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     components: tuple[Component, ...] = ()
-    load_ms: float | None = None
     sha256: str | None = None
 
     @property
@@ -312,6 +309,5 @@ class PluginCandidate:
             components=tuple(component.id for component in self.components if self.is_active),
             status=self.status,
             problems=self.problems,
-            load_ms=self.load_ms,
             sha256=self.sha256,
         )

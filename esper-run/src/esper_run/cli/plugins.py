@@ -50,16 +50,9 @@ def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
         print_json([asdict(record) for record in loaded.records])
         return
     if loaded.records:
-        head = ["id", "package", "version", "status", "components", "import"]
+        head = ["id", "package", "version", "status", "components"]
         rows = [
-            [
-                record.id,
-                record.package,
-                record.version,
-                record.status,
-                str(len(record.components)),
-                _milliseconds(record.load_ms),
-            ]
+            [record.id, record.package, record.version, record.status, str(len(record.components))]
             for record in loaded.records
         ]
         print_table(head, rows)
@@ -92,7 +85,6 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
             ("status", record.status),
             ("package", record.source),
             ("entry point", record.origin),
-            ("import", _milliseconds(record.load_ms)),
             ("hooks", ", ".join(record.hooks) or "none"),
             ("components", ", ".join(record.components) or "none"),
         ]
@@ -115,10 +107,6 @@ def _print_problems(problems: Sequence[Problem]) -> None:
     if problems:
         print_line()
         print_problems(problems, stream=sys.stdout)
-
-
-def _milliseconds(spent: float | None) -> str:
-    return "not imported" if spent is None else f"{spent:.1f} ms"
 
 
 # --- components

@@ -43,6 +43,8 @@ from esper_watch.sections import Report
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from esper_watch.history import SeedLife
+
 DOCS: Final = Path(__file__).parent
 growing_picture = run_path(str(DOCS / "drawings.py"))["growing_picture"]
 RESULTS: Final = DOCS / "gallery"
@@ -130,7 +132,7 @@ def result_of(run: Path) -> dict[str, Any]:
             for change in life.changes
         ],
         "alphas": [
-            [life.arm, life.seed, life.slot, life.blueprint, look.step, life.stage_at(look.step), round(look.alpha, 3)]
+            [life.arm, life.seed, life.slot, life.blueprint, look.step, _stage(life, look.step), round(look.alpha, 3)]
             for life in lives
             for look in life.looks
         ],
@@ -149,6 +151,15 @@ def _found(report: Report, history: History) -> Iterator[str]:
     kept = [short_name(life.blueprint) for life in history.seeds if life.kept and not is_control(life.arm)]
     counts = ", ".join(f"{kept.count(name)} × {name}" for name in dict.fromkeys(kept))
     yield f"kept: {counts or 'nothing'}"
+
+
+def _stage(life: SeedLife, step: int) -> Stage | None:
+    """Return the stage during ``step``, or None before germination. A change takes effect in the next step."""
+    stage = None
+    for change in life.changes:
+        if change.step < step or (change.step == step and change.now is Stage.GERMINATED):
+            stage = change.now
+    return stage
 
 
 def _rounded(value: float) -> float | None:

@@ -199,14 +199,6 @@ class SeedLife:
             "price": None if gain is None else gain.price,
         }
 
-    def stage_at(self, step: int) -> Stage | None:
-        """Return the stage during ``step``, or None before germination. A change takes effect in the next step."""
-        stage = None
-        for change in self.changes:
-            if change.step < step or (change.step == step and change.now is Stage.GERMINATED):
-                stage = change.now
-        return stage
-
 
 def _sum(values: Iterable[float]) -> float:
     try:

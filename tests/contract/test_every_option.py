@@ -360,6 +360,7 @@ ROWS = [
     Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
     Row("grace", "7", grace_of_the_run, 20.0, 7.0),
     Row("patience", "77", patience_of_the_run, None, 77.0),
+    Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
     Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
     Row("store", "memory://runs", stored, None, "done"),

@@ -202,7 +202,7 @@ def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored(
     pool.reset(0, 3)
     default = torch.get_rng_state()
     pool.train(0)
-    with pytest.raises(PluginError, match=r"drew random numbers in training, step 1(?s:.)*Draw in every pass"):
+    with pytest.raises(PluginError, match=r"drew random numbers in training, step 1(?s:.)*Set \"randomness: always\""):
         pool.train(1)
     assert torch.equal(default, torch.get_rng_state())
 

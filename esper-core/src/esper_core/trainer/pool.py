@@ -444,7 +444,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             done = self._lanes.run(by_index, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
-            hint = "They drew none in the dry run before training. Draw in every pass of training, or in none."
+            hint = 'They drew none in the dry run before training. Set "randomness: always".'
             raise PluginError(Problem("E236", f"the host, a seed, or a sink drew random numbers {doing}", hint=hint))
         results = {
             environment: result

@@ -93,9 +93,9 @@ def build_prototype(
     example = data["train"].inputs[:1].to(device)
     with recipe.guard():
         recipe = recipe.laid_out(host)
-        network = replace(recipe.network, draws=recipe.find_draws(host))
-        network = replace(network, operations=count_operations(host, sites, varieties, example))
-        recipe = replace(recipe, network=network)
+        draws = recipe.find_draws(host) if config.randomness == "auto" else recipe.network.draws
+        operations = count_operations(host, sites, varieties, example)
+        recipe = replace(recipe, network=replace(recipe.network, draws=draws, operations=operations))
     return Prototype(recipe, host, SlotDescriptions(host, sites, varieties, example))
 
 

@@ -147,6 +147,9 @@ class RunConfig(Section):
     grace: float = Field(
         default=20.0, gt=0, description="Seconds that a step may go on after a signal; then the run gives it up."
     )
+    randomness: Literal["auto", "always"] = Field(
+        default="auto", description="Whether networks draw random numbers in a pass; auto: determined by a trial pass."
+    )
     checkpoints: CheckpointConfig = Field(
         default_factory=CheckpointConfig, description="How often checkpoints are written."
     )

@@ -154,6 +154,10 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
         lambda: nn.Sequential(Net(lambda net, x: x.add_(1.0)), linear()), ["1"], ROWS,
         "E318 the model modifies its input",
     ),
+    (
+        lambda: nn.Sequential(Net(lambda net, x: x.nan_to_num_()), linear()), ["1"], torch.full((3, 4), torch.nan),
+        "E318 the model modifies its input",
+    ),
     (layers(nn.LazyBatchNorm1d()), ["0"], ROWS, "E318 the model has parameters without a shape: 2.weight, 2.bias, 2."),
     (layers(), ["0"], ("a", 1), "E318 the example has no tensor with a batch of inputs"),
     (layers(), ["0"], torch.tensor(1.0), "E318 the example has no tensor with a batch of inputs"),

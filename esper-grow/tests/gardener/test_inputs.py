@@ -14,7 +14,7 @@ from esper_core import graft
 from esper_core.growth import Example, slots_of
 from esper_core.leyline import Action, Op
 from esper_grow.gardener.losses import each_example
-from tests.support.core_worlds import Net
+from tests.support.core_worlds import Net, NoisyHost
 from tests.support.loops import make_loop
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
@@ -50,6 +50,17 @@ def test_a_batch_may_have_any_structure(kind):
     loop.train = lambda batch: type(loop).train(loop, unpack(batch))
     loop.tended(loss=loss)
     assert loop.epochs(4)[-1].kept
+
+
+def test_a_model_that_fills_in_missing_values_grows():
+    class Filling(NoisyHost):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs.nan_to_num())
+
+    loop = make_loop(host=Filling)
+    for inputs, _ in (*loop.batches, *loop.validation):
+        inputs[:2] = torch.nan
+    assert loop.tended().epochs(4)[-1].kept
 
 
 @pytest.mark.parametrize("how", [tuple, dict])

@@ -93,9 +93,10 @@ class Example:
         return Example(self.map(shortened), self.size - 1, self.run)
 
     def equals(self, other: Any) -> bool:
-        """Return whether the tensors of ``other``, a batch of the same structure, are equal to those of this one."""
+        """Return whether the tensors of ``other``, a batch of the same structure, are those of this one; NaN is NaN."""
         return all(
             torch.equal(own_tensor, other_tensor)
+            or (own_tensor.shape == other_tensor.shape and own_tensor.isclose(other_tensor, 0, 0, equal_nan=True).all())
             for own_tensor, other_tensor in zip(tensors_in(self.batch), tensors_in(other), strict=True)
         )
 

@@ -105,6 +105,20 @@ def replace_a_layer(loop: Any) -> None:
     loop.epoch()
 
 
+def replace_another_layer(loop: Any) -> None:
+    loop.tended(GERMINATE).epoch()
+    loop.model.head = nn.Linear(8, 3)
+    loop.optimizer.add_param_group({"params": loop.model.head.parameters()})
+    loop.epoch()
+
+
+def replace_statistics(loop: Any) -> None:
+    loop.model.drop = nn.BatchNorm1d(4, affine=False)
+    loop.tended(GERMINATE).epoch()
+    loop.model.drop = nn.BatchNorm1d(4, affine=False)
+    loop.epoch()
+
+
 def replace_the_optimizer(loop: Any) -> None:
     loop.tended(GERMINATE).epoch()
     loop.optimizer = torch.optim.Adam(loop.model.parameters())
@@ -245,6 +259,8 @@ def load_what_was_before(loop: Any) -> None:
         (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
         (unfreeze_the_base, r"E358 .*frozen parameters require gradients now, such as stem\.(?s:.)*Freeze them again"),
         (replace_a_layer, 'E358 slot "stem" acts no more, because its module was replaced'),
+        (replace_another_layer, r"E358 .*other layers than when seeds germinated, such as head\.weight"),
+        (replace_statistics, "E358 .*other layers than when seeds germinated, such as drop"),
         (replace_the_optimizer, "E345 .*the optimizer did not step"),
         (replace_one_of_two_optimizers, "E374 1 of 2 optimizers.*did not step"),
         (move_frozen_statistics, "E375 1 frozen BatchNorm layer in training mode, such as norm"),

@@ -100,6 +100,7 @@ class ModelForm:
         self.of_host = self._host.parameters()
         """The host's parameters by name, as they were at the latest thorough check."""
         self._recorded = self._now()
+        self._layers = self._layers_now()
         self._frozen = {name for name, parameter in self.of_host.items() if not parameter.requires_grad}
         adapts = any(variety.spec.adapts for of_slot in varieties.values() for variety in of_slot)
         self._frozen_norms = frozen_norms(model) if adapts else {}
@@ -107,10 +108,15 @@ class ModelForm:
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
         return {(parameter.dtype, parameter.device) for parameter in self.of_host.values()}
 
-    def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
-        """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
+    def _layers_now(self) -> dict[str, nn.Parameter | nn.Module]:
+        modules, _ = self._host.split_state(dict(self._host.model.named_modules()))
+        return {**self.of_host, **modules}
 
-        A move may replace parameters, which is seen if it is ``thorough``; so is a process group that was made since.
+    def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
+        """Raise GrowthError (E358) if the model was moved, cast, or got other layers while seeds live on branches.
+
+        A move may replace parameters, which is seen if it is ``thorough``; so are other layers, and a process group
+        that was made since.
         """
         if thorough:
             refuse_ranks()
@@ -123,6 +129,23 @@ class ModelForm:
             hint = "Move or cast it before the Gardener is made, or after close(); for less precision use autocast."
             raise GrowthError(Problem("E358", message, hint=hint))
         self._recorded = now
+        if thorough:
+            self._refuse_other_layers(branched=branched)
+
+    def _refuse_other_layers(self, *, branched: bool) -> None:
+        """Raise GrowthError (E358) for new parameters and buffers, of which branches have no copies to train."""
+        layers, recorded = self._layers_now(), {id(layer) for layer in self._layers.values()}
+        other = [
+            name
+            for name, layer in layers.items()
+            if id(layer) not in recorded
+            # A wrapper around a layer, as of torch.compile, is new and has no tensors of its own.
+            and (isinstance(layer, nn.Parameter) or next(layer.buffers(recurse=False), None) is not None)
+        ]
+        if branched and other:
+            message = f"the model has other layers than when seeds germinated, such as {other[0]}"
+            raise GrowthError(Problem("E358", message, hint=_CHANGE_BEFORE))
+        self._layers = layers
 
     def _warn_of_statistics(self) -> None:
         """Log a warning, once, if batches move the statistics of frozen normalisations beside adapters (E375)."""
@@ -161,14 +184,18 @@ def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:
     return ", ".join(sorted(f"{dtype} on {device}".removeprefix("torch.") for dtype, device in forms))
 
 
+_CHANGE_BEFORE: Final = (
+    "Change the layers of the model before the Gardener is made; weights can be copied into a layer."
+)
+
+
 def refuse_lost_slots(model: nn.Module, slots: Iterable[Any]) -> None:
     """Raise GrowthError (E358) if a module was replaced, so that its slot acts no more."""
     acting = {id(hook) for module in model.modules() for hook in vars(module)["_forward_hooks"].values()}
     for slot in slots:
         if id(slot) not in acting:
             message = f'slot "{slot.name}" acts no more, because its module was replaced'
-            hint = "Change the layers of the model before the Gardener is made; weights can be copied into a layer."
-            raise GrowthError(Problem("E358", message, hint=hint))
+            raise GrowthError(Problem("E358", message, hint=_CHANGE_BEFORE))
 
 
 def warn_of_full_slots(model: nn.Module) -> None:

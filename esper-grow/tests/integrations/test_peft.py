@@ -120,5 +120,7 @@ def test_a_base_with_int8_weights_is_a_host(tmp_path):
     inputs = data[6][0]
     assert torch.equal(esper.load(build(), model.state_dict())(inputs), model(inputs))
     torch.testing.assert_close(esper.export(model)(inputs), model(inputs))
+    plan = esper.place_adapters(build(), loss, data[:5], data[5:], rank=2, steps=8)
+    assert sorted(place.slot for place in plan.places) == ["0.0", "0.2"]
     with pytest.raises(EsperError, match=r"E335 .*0\.0\.weight.*quantised(?s:.)*torch\.save"):
         esper.save(model, tmp_path)

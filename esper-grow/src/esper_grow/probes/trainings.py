@@ -205,9 +205,16 @@ def new_training(
 def _shared(model: nn.Module, copy: nn.Module) -> str | None:
     """Return the name of a tensor that is not frozen and shared by the copy and the model; None if there is none."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    addresses = {tensor.untyped_storage().data_ptr() for tensor in (*trained, *model.buffers()) if tensor.numel()}
+    addresses = {_address(tensor) for tensor in (*trained, *model.buffers()) if tensor.numel()}
     tensors = (*copy.named_parameters(), *copy.named_buffers())
-    return next((name for name, own_copy in tensors if own_copy.untyped_storage().data_ptr() in addresses), None)
+    return next((name for name, own_copy in tensors if _address(own_copy) in addresses), None)
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a quantised tensor of torchao is an object around other tensors
+        return id(tensor)
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:

@@ -141,6 +141,21 @@ def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(facto
     assert all(parameter.grad.any() for parameter in block.parameters())
 
 
+@pytest.mark.parametrize(("factory", "site"), ALL)
+def test_a_block_is_informed_alike_where_torch_defaults_to_float64(factory, site):
+    probed = probe(site)
+    plain = factory(site)
+    expected = inform(copy.deepcopy(plain), *probed).state_dict()
+    try:
+        torch.set_default_dtype(torch.float64)
+        informed = inform(copy.deepcopy(plain), *probed)
+        double = inform(copy.deepcopy(plain).double(), *(values.double() for values in probed))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(value, expected[name]) for name, value in informed.state_dict().items())
+    torch.testing.assert_close(dict(double.float().state_dict()), dict(expected))
+
+
 @pytest.mark.parametrize("spoilt", ["gradients of zero", "inputs of zero", "inputs not finite", "gradients not finite"])
 @pytest.mark.parametrize(("factory", "site"), ALL)
 def test_an_invalid_probe_leaves_the_block_unchanged(factory, site, spoilt):

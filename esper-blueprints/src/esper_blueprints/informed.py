@@ -116,7 +116,7 @@ def _gains(first: Convolution, last: Convolution, seen: Tensor, output_gradients
 
     if size > ROUNDS * len(built):
         return there_and_back
-    unit_rows = torch.eye(size, device=seen.device).split(len(built))
+    unit_rows = torch.eye(size, dtype=seen.dtype, device=seen.device).split(len(built))
     matrix = torch.cat(
         [_weight_gradient(last, responses(rows), output_gradients).transpose(0, 1).flatten(1) for rows in unit_rows]
     )

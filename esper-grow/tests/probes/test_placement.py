@@ -72,6 +72,35 @@ def test_the_layer_that_lacks_something_comes_first_and_the_model_stays_as_it_is
 
 
 @pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (
+            ["encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense", "encoder.layer.{}.query"],
+            "0.attention.output.dense",
+        ),
+        (
+            ["encoder.block.{}.layer.1.DenseReluDense.wo", "decoder.block.{}.layer.1.EncDecAttention.o"],
+            "encoder.0.1.DenseReluDense.wo",
+        ),
+        (
+            ["model.decoder.layers.{}.encoder_attn.out_proj", "model.encoder.layers.{}.self_attn.out_proj"],
+            "decoder.0.encoder_attn.out_proj",
+        ),
+        (["a_{}_layer_with_a_long_name_of_one_part_k", "b_{}"], "a_0_layer_with_a_long_name_of_one_part_k"),
+    ],
+)
+def test_a_table_tells_all_rows_apart_in_80_columns(plan, names, shown) -> None:
+    layers = [name.format(block) for block in (0, 11) for name in names]
+    numbers = {"parameters": 12_288, "alone": 0.1, "error": 0.01, "beside": 0.1, "at_least": 0.1, "price": 0.1}
+    places = [AdapterPlace(layer, 2, order=rank, **numbers) for rank, layer in enumerate(layers, 1)]
+    lines = str(replace(plan, places=tuple(places), layers=tuple(layers))).splitlines()
+    rows = [line for line in lines if re.match(r"\d+\. ", line)]
+    assert max(map(len, lines)) <= 80
+    assert len({row.split()[1] for row in rows}) == len(layers)
+    assert any(row.split()[1] == shown for row in rows)
+
+
+@pytest.mark.parametrize(
     ("limit", "brings", "order"), [(9, 0.3, gain_by_parameter), (9, 0.1, gain_of), (None, 0.3, gain_of)]
 )
 def test_a_limit_is_filled_in_the_order_that_loses_less(limit, brings, order) -> None:

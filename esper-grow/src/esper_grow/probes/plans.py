@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from esper_core.leyline.errors import GrowthError, Problem, one_line, plural
-from esper_grow.probes.results import finite, html_of, wrapped
+from esper_grow.probes.results import WIDTH, finite, html_of, wrapped
 from esper_run.formats import decimals_of, format_number
 from esper_run.runs.checkpoint_files import read_part
 from esper_run.runs.directory import write_json
@@ -171,7 +171,7 @@ class AdapterPlan:
         yield ""
         planned = [place for place in self.places if place.order is not None]
         others = [place for place in self.places if place.order is None]
-        yield from _table([*planned, *others[: max(0, SHOWN - len(planned))]])
+        yield from _table([*planned, *others[: max(0, SHOWN - len(planned))]], [place.slot for place in self.places])
         if (more := len(self.places) - max(SHOWN, len(planned))) > 0:
             yield f"and {plural(more, 'more place')}"
         yield ""
@@ -238,22 +238,49 @@ def filled(places: Iterable[AdapterPlace], room: int) -> list[AdapterPlace]:
     return fitting
 
 
-def _table(places: list[AdapterPlace]) -> Iterator[str]:
-    head = ("layer", "params", "alone ± error", "in the plan", "at least", "price")
-    lines = [head]
+def _table(places: list[AdapterPlace], layers: Sequence[str]) -> Iterator[str]:
+    """Return the head and the rows, with shorter names if needed; a name that is still too long has its own line.
+
+    ``layers`` are all those of the plan, which the shorter names have to tell apart.
+    """
+    head = ("params", "alone ± error", "in plan", "at least", "price")
+    rows = [head]
     for place in places:
         decimals = decimals_of(place.error)
         numbers = (place.beside, place.at_least, place.price)
         beside, least, price = ("" if number is None else format_number(number, decimals=4) for number in numbers)
         alone = f"{format_number(place.alone, decimals=decimals)} ± {format_number(place.error, decimals=decimals)}"
-        name = place.slot if place.order is None else f"{place.order}. {place.slot}"
-        lines.append((name, f"{place.parameters:,}", alone, beside, least, price))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    widths[0] = min(widths[0], 80 - sum(widths[1:]) - 2 * (len(head) - 1))
-    for line in lines:
-        name = line[0] if len(line[0]) <= widths[0] else f"…{line[0][-(widths[0] - 1) :]}"
-        cells = [f"{text:>{width}}" for text, width in zip(line[1:], widths[1:], strict=True)]
-        yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
+        rows.append((f"{place.parameters:,}", alone, beside, least, price))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    ranks = ["" if place.order is None else f"{place.order}. " for place in places]
+    names = ["layer", *(f"{rank}{place.slot}" for rank, place in zip(ranks, places, strict=True))]
+    gap, room = "  ", WIDTH - sum(widths) - 2 * len(widths)
+    if max(map(len, names)) > room and (shorter := _without_common_parts(layers)):
+        names = [
+            "layer (shortened)",
+            *(f"{rank}{shorter[place.slot]}" for rank, place in zip(ranks, places, strict=True)),
+        ]
+        gap, room = " ", room + len(widths)
+    room = min(room, max(map(len, names)))
+    for name, row in zip(names, rows, strict=True):
+        if len(name) > room:
+            yield from wrapped(name)
+        cells = (f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
+        yield gap.join([f"{name if len(name) <= room else '':<{room}}", *cells]).rstrip()
+
+
+def _without_common_parts(layers: Sequence[str]) -> dict[str, str]:
+    """Return the names without the parts that all of them have; nothing if some are alike then. Numbers and ends stay.
+
+    >>> _without_common_parts(["model.layers.0.mlp.up", "model.layers.0.mlp.down"])
+    {'model.layers.0.mlp.up': '0.up', 'model.layers.0.mlp.down': '0.down'}
+    """
+    common = set.intersection(*({*layer.split(".")[:-1]} for layer in layers))
+    short_names: dict[str, str] = {}
+    for layer in layers:
+        *parents, end = layer.split(".")
+        short_names[layer] = ".".join([*(part for part in parents if part.isdecimal() or part not in common), end])
+    return short_names if len({*short_names.values()}) == len(layers) else {}
 
 
 def read_plan(file: str | Path) -> AdapterPlan:

@@ -1,6 +1,7 @@
 """Which layers adapters grow beside, and how a model does without them."""
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,22 @@ def test_a_trained_head_is_left_out_and_settings_are_those_of_lora():
     assert scaled["blueprints"] == ["lora(rank=2,alpha=4.0,rslora=True)"], "4/√2 is 8/√8"
     with pytest.raises(EsperError, match=r"E347 .*such blocks\n.*rank=8, block=3"):
         adapters(model, rank=8, block=3)
+
+
+def test_a_tied_or_trained_head_is_taken_by_its_name():
+    model = nn.ModuleDict({"embed": nn.Embedding(3, 4), "up": nn.Linear(4, 4), "lm_head": nn.Linear(4, 3, bias=False)})
+    model["lm_head"].weight = model["embed"].weight
+    model.requires_grad_(requires_grad=False)["score"] = nn.Linear(4, 2)
+    assert adapters(model)["slots"] == ["up"]
+    assert adapters(model, ["lm_head", "score"])["slots"] == ["lm_head", "score"]
+
+
+def test_what_peft_refuses_of_mamba_is_taken_by_its_name_alone():
+    model = nn.ModuleDict({"in_proj": nn.Linear(4, 4), "out_proj": nn.Linear(4, 4)})
+    assert adapters(model)["slots"] == ["in_proj", "out_proj"]
+    model.config = SimpleNamespace(model_type="mamba")
+    assert adapters(model)["slots"] == ["in_proj"]
+    assert adapters(model, "out_proj")["slots"] == ["out_proj"]
 
 
 @pytest.mark.members

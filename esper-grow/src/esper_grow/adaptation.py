@@ -14,7 +14,7 @@ from esper_core.leyline.errors import GraftError, GrowthError, Problem, nearest,
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from esper_core.growth import Seed
 
@@ -22,6 +22,9 @@ ALL, ATTENTION, MLP = "all-linear", "attention", "mlp"
 
 _OF_ATTENTION: Final = ("attn", "attention")
 """What is in the name of an attention layer, or of a module around it."""
+
+_MAMBA: Final = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+"""Model types of transformers, whose kernels read the weights of some layers without calling them."""
 
 
 def adapters(
@@ -44,9 +47,11 @@ def adapters(
 
     Args:
         model: The network, usually frozen: ``model.requires_grad_(False)``.
-        where: "all-linear": those in numbered blocks, or all if there are no blocks. "attention": those of them with
-            ``attn`` or ``attention`` in their names. "mlp": the others. Or names, as PEFT takes them: the ends of the
-            layers' names (``"q_proj"``), or patterns of whole names (``"layer.*.mlp.up"``), also of 1×1 convolutions.
+        where: "all-linear": those in numbered blocks, or all if there are no blocks, without ``out_proj`` of Mamba,
+            beside which PEFT refuses LoRA. "attention": those of them with ``attn`` or ``attention`` in their names.
+            "mlp": the others. Or names, as PEFT takes them: the ends of the layers' names (``"q_proj"``), or patterns
+            of whole names (``"layer.*.mlp.up"``), also of 1×1 convolutions. A name that no other layer has also means
+            one with tied weights (``"lm_head"``), or a trained head.
         rank: Of LoRA.
         alpha: Its scale is alpha/rank. None: the rank.
         rslora: Scale by alpha/√rank.
@@ -63,10 +68,11 @@ def adapters(
         >>> adapters(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), rank=2)
         {'slots': ['0', '2'], 'blueprints': ['lora(rank=2)']}
     """
-    layers = _linear_layers(model)
+    layers, all_layers = _linear_layers(model)
     if isinstance(where, str) and where in (ALL, ATTENTION, MLP):
         # As in PEFT, which takes convolutions by name alone.
-        linear = [name for name in layers if not is_pointwise(model.get_submodule(name))]
+        refused = refused_by_peft(model, layers)
+        linear = [name for name in layers if name not in refused and not is_pointwise(model.get_submodule(name))]
         blocks = [name for name in linear if any(part.isdecimal() for part in name.split("."))] or linear
         chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
         if not chosen:
@@ -74,7 +80,8 @@ def adapters(
     else:
         chosen = []
         for name in [where] if isinstance(where, str) else where:
-            matching = [layer for layer in layers if layer == name or layer.endswith(f".{name}") or _fits(layer, name)]
+            matching = [layer for layer in layers if _fits(layer, name)]
+            matching = matching or [layer for layer in all_layers if _fits(layer, name)]
             if not matching:
                 raise _no_layer(name, layers)
             chosen += matching
@@ -160,24 +167,37 @@ def linear_shape(module: nn.Module) -> tuple[int, int] | None:
     return None
 
 
-def _linear_layers(model: nn.Module) -> list[str]:
-    """Return the names of linear layers and 1×1 convolutions, without those in PEFT's adapters, and a trained head."""
+def refused_by_peft(model: nn.Module, layers: Iterable[str]) -> list[str]:
+    """Return those of the layers beside which PEFT refuses LoRA."""
+    if getattr(getattr(model, "config", None), "model_type", None) not in _MAMBA:
+        return []
+    return [name for name in layers if name.removesuffix(".base_layer").rpartition(".")[2] in ("out_proj", "conv1d")]
+
+
+def _linear_layers(model: nn.Module) -> tuple[list[str], list[str]]:
+    """Return the names of linear layers and 1×1 convolutions, without those in PEFT's adapters.
+
+    The second are all of them. The first go without those with tied weights, and without a trained head.
+    """
     of_host = {name.rpartition(".")[0] for name in Host(model).parameters()}
+    modules, _ = Host.split_state(dict(model.named_modules()))
     layers: dict[str, nn.Module] = {}
     wrapped: tuple[str, ...] = ()
-    for name, module in model.named_modules():
+    for name, module in modules.items():
         if linear_shape(module) is None or name.startswith(wrapped):
             continue
         if hasattr(module, "base_layer"):
             wrapped += (f"{name}.",)
-        if of_host & {name, f"{name}.base_layer"}:
-            layers[name] = module
+        layers[name] = module
+    untied = [name for name in layers if of_host & {name, f"{name}.base_layer"}]
     frozen = [
         name
-        for name, module in layers.items()
-        if not any(parameter.requires_grad for parameter in getattr(module, "base_layer", module).parameters())
+        for name in untied
+        if not any(
+            parameter.requires_grad for parameter in getattr(layers[name], "base_layer", layers[name]).parameters()
+        )
     ]
-    return frozen or list(layers)
+    return frozen or untied, list(layers)
 
 
 def _lora(rank: int, alpha: float | None, dropout: float, *, rslora: bool) -> str:
@@ -201,7 +221,9 @@ def _in_blocks(
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Return whether a module's name fits a pattern, part by part, as in ``graft``."""
+    """Return whether a module's name or its end is this one, or it fits a pattern, part by part, as in ``graft``."""
+    if name == pattern or name.endswith(f".{pattern}"):
+        return True
     parts = list(zip(name.split("."), pattern.split("."), strict=False))
     return name.count(".") == pattern.count(".") and all(fnmatchcase(part, wanted) for part, wanted in parts)
 

@@ -32,7 +32,7 @@ from esper_core.leyline.errors import GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
-from esper_grow.adaptation import linear_shape
+from esper_grow.adaptation import linear_shape, refused_by_peft
 from esper_grow.peft_growth import keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
@@ -130,6 +130,11 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     kinds = {type(seed.block) for seeds in grown.values() for seed in seeds}
     config: dict[str, Any] = {}
     if kinds in ({Lora}, {Dora}):
+        if refused := refused_by_peft(model, grown):
+            msg = (
+                f"PEFT refuses LoRA beside {', '.join(refused)}, whose weights the kernels of Mamba read by themselves"
+            )
+            raise _inexpressible(msg)
         weights = {names[at]: _joined(slots[at].name, seeds, layers[at]) for at, seeds in grown.items()}
         config |= {"bias": "none", "use_dora": kinds == {Dora}, **_lora_config(weights)}
         tensors = {f"{name}.lora_A.weight": lora.down for name, lora in weights.items()}

@@ -32,6 +32,12 @@ def llama(**more: Any) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=30, **size, **more)).eval()
 
 
+def mamba() -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MambaConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, state_size=4)
+    return transformers.MambaForCausalLM(config).eval()
+
+
 def gpt2() -> Any:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -387,6 +393,7 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.
         (lambda: put(llama(), UP, "bottleneck_adapter"), "E337 .*bottleneck_adapter in model.*esper_grow.save"),
         (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
         (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers .*LlamaMLP"),
+        (lambda: put(mamba(), "backbone.layers.0.mixer.out_proj", "lora"), r"E337 PEFT refuses LoRA beside .*out_proj"),
         (lambda: put(llama(), UP, "lora", "ia3"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "dora", "dora"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "lora", "lora(dropout=0.1)"), "E337 PEFT has one dropout .*0.0, 0.1"),

@@ -2,9 +2,11 @@
 
 import copy
 import re
+from collections import OrderedDict
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,6 +134,16 @@ def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:
     assert (nothing.verdict, nothing.slots) == ("nothing pays", [])
     with pytest.raises(EsperError, match=r"E351.*Nothing pays"):
         nothing.to_peft()
+
+
+def test_a_plan_with_a_layer_that_peft_refuses_is_for_a_gardener_alone(world) -> None:
+    model = copy.deepcopy(world[0])
+    model.layers[2] = nn.Sequential(OrderedDict(out_proj=model.layers[2]))
+    model.config = SimpleNamespace(model_type="mamba")
+    plan = placed((model, *world[1:]), where="out_proj")
+    assert plan.slots_and_blueprints()["slots"] == [f"{HELPFUL}.out_proj"]
+    with pytest.raises(EsperError, match=r"E337 PEFT does not take lora\(rank=1\) at these layers"):
+        plan.to_peft()
 
 
 def test_a_gain_that_few_examples_cannot_show_is_undecided_and_its_places_are_ranked(world) -> None:

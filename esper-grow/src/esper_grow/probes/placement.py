@@ -42,7 +42,7 @@ from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, Problem, plural
 from esper_core.plugins import load_plugins
 from esper_core.settings import GrowthConfig
-from esper_grow.adaptation import ALL, adapters
+from esper_grow.adaptation import ALL, adapters, refused_by_peft
 from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
 from esper_grow.gardener.checks import frozen_norms, refuse_unknown_options
 from esper_grow.gardener.choices import blueprints_of
@@ -455,10 +455,10 @@ class Placement:
         )
 
     def _peft(self) -> dict[str, Any] | None:
-        """Return the settings of PEFT's LoRA that all places have in common; None if they are no LoRA."""
+        """Return the settings of PEFT's LoRA that all places have in common; None if it refuses them."""
         blocks = [seed.block for seed in self.seeds.values()]
         lora = blocks[0]
-        if not isinstance(lora, Lora):
+        if not isinstance(lora, Lora) or refused_by_peft(self.training.model, self.seeds):
             return None
         dropout = 0.0 if lora.dropout is None else lora.dropout.p
         settings = {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}

@@ -77,7 +77,8 @@ class AdapterPlan:
         places: All that were tried: those of the plan in their order, then the others by what they bring alone.
         layers: Their layers in the order of the model.
         blueprint: What was tried at each.
-        peft: The settings of PEFT's LoRA that all places have in common; None: the adapter is no LoRA.
+        peft: The settings of PEFT's LoRA that all places have in common; None: the adapter is no LoRA, or PEFT
+            refuses it at a place.
         by_pattern: Whether PEFT gets a pattern of names, because one of them is the end of another module's name.
         model: The class of the model.
         parameters: How many trainable parameters the plan has.
@@ -128,12 +129,13 @@ class AdapterPlan:
         """Return the arguments of a ``peft.LoraConfig`` that adapts the layers of the plan alone.
 
         Raises:
-            GrowthError: Nothing is planned, or the plan is undecided (E351), or PEFT has no such adapter (E337).
+            GrowthError: Nothing is planned, or the plan is undecided (E351), or PEFT does not take it (E337).
         """
         self._refuse_unusable()
         if self.peft is None:
-            message = f"PEFT has no LoRA that computes what {self.blueprint} does"
-            raise GrowthError(Problem("E337", message, hint="Place LoRA, or grow the adapters with a Gardener."))
+            message = f"PEFT does not take {self.blueprint} at these layers"
+            hint = "It takes LoRA, but not beside out_proj of Mamba. Place such, or grow the adapters with a Gardener."
+            raise GrowthError(Problem("E337", message, hint=hint))
         layers = [_name_in_peft(slot) for slot in self.slots]
         targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers
         return {**self.peft, "target_modules": targets, "rank_pattern": {}, "alpha_pattern": {}}

@@ -176,7 +176,7 @@ def observe_places(model: nn.Module, places: Mapping[str, SlotPlace], example: E
     for training in (True, False):
         calls = _calls_at(model, places, example, training=training)
         for name, place in places.items():
-            outcome = _observed(model, name, place, calls[name], training=training, batch=example.size)
+            outcome = _observed(model, name, place, calls[name], training=training, example=example)
             if isinstance(outcome, Problem):
                 problems.setdefault(name, outcome)
                 continue
@@ -205,7 +205,7 @@ def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
         calls = _calls_at(model, called, example, training=False)
     except Exception:
         return []  # a hook on every module can break one that calls another by itself
-    outcomes = {name: _observed(model, name, called[name], calls[name], batch=example.size) for name in called}
+    outcomes = {name: _observed(model, name, called[name], calls[name], example=example) for name in called}
     return [name for name, outcome in outcomes.items() if isinstance(outcome, Observed)]
 
 
@@ -249,17 +249,17 @@ def _batch_elsewhere(
     model: nn.Module, places: Mapping[str, SlotPlace], observed: Mapping[str, Observed], example: Example
 ) -> dict[str, Problem]:
     """Find places whose first dimension only happened to be as long as the batch, by a pass with one example less."""
-    fewer = example.size - 1
+    fewer = example.without_last()
     doubtful = {name: place for name, place in places.items() if example.size in observed[name].site.example_shape}
-    if not doubtful or not fewer:
+    if not doubtful or not fewer.size:
         return {}
-    calls = _calls_at(model, doubtful, example.without_last(), training=False)
-    again = {name: _observed(model, name, place, calls[name], batch=fewer) for name, place in doubtful.items()}
+    calls = _calls_at(model, doubtful, fewer, training=False)
+    again = {name: _observed(model, name, place, calls[name], example=fewer) for name, place in doubtful.items()}
     return {name: outcome for name, outcome in again.items() if isinstance(outcome, Problem)}
 
 
 def _observed(
-    model: nn.Module, name: str, place: SlotPlace, calls: list[_Call], *, training: bool = False, batch: int
+    model: nn.Module, name: str, place: SlotPlace, calls: list[_Call], *, training: bool = False, example: Example
 ) -> Observed | Problem:
     mode = "training" if training else "evaluation"
     if not calls:
@@ -268,7 +268,7 @@ def _observed(
         hint = "A seed would act several times; put the slot behind a module that is called once."
         return _refusal(name, place, f"is called {len(calls)} times in one pass", hint)
     argument, output = calls[0]
-    part = _part(name, place, output, batch)
+    part = _part(name, place, output, batch := example.size)
     if isinstance(part, Problem):
         return part
     hidden = output if part is None else part.of(output)
@@ -277,11 +277,12 @@ def _observed(
         return _refusal(name, place, "returns a nested tensor, not rows of one length", hint)
     received = f"Received: {_form(hidden)} for a batch of {batch}"
     if not _has_rows(hidden, batch):
+        # Counted by losses, the batch may have other than its first tensor has rows.
+        if batch != (rows := example.of(example.batch).size) and _has_rows(hidden, rows):
+            why = f"returns {rows} rows, as the batch has, and the loss function {batch} losses"
+            return _refusal(name, place, why, "It has to return one loss for each example: see E342.")
         return _refusal(
-            name,
-            place,
-            "does not return one row of numbers per example",
-            f"Put the batch first. {received}{_flat(hidden, batch)}",
+            name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
         )
     kind = place.kind or _kind(model, place.at, hidden)
     if kind is None or hidden.ndim != _DIMENSIONS[kind]:
@@ -349,13 +350,6 @@ def _has_rows(output: Any, batch: int) -> bool:
     if not isinstance(output, Tensor) or output.is_nested or not output.is_floating_point():
         return False
     return output.ndim >= 2 and output.shape[0] == batch
-
-
-def _flat(hidden: Tensor, batch: int) -> str:
-    """Return advice if the batch was counted by the losses of tokens or pixels, of which each example has several."""
-    if not hidden.ndim or not 0 < len(hidden) < batch or batch % len(hidden):
-        return ""
-    return f"\nA loss function has to return one loss for each example, not {batch // len(hidden)}: see E342."
 
 
 def _form(output: Any) -> str:

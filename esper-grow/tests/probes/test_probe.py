@@ -439,6 +439,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"model": "a model"}, "E350 .*Received: str"),
         ({"model": Locked()}, "E350 .*cannot be copied: TypeError: cannot pickle a lock"),
         ({"model": nn.Sequential(nn.Flatten(), Shared(12, 2))}, "E350 .*its copy shares 1.weight"),
+        ({"model": nn.Linear(12, 2, device="meta")}, "E350 .*meta, where tensors have no values"),
         ({"optimizer": 0.1}, "E340 .*Received: float"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
         ({"loss": opaque_mean}, "E353 .*losses of 1 batches(?s:.)*reduction"),

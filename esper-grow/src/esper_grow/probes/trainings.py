@@ -173,13 +173,17 @@ def new_training(
     A model in evaluation mode is set to training mode as a whole; otherwise parts in evaluation mode stay so.
 
     Raises:
-        GrowthError: The model is not a module or cannot be copied (E350), or the optimizer is another one (E340, E341).
+        GrowthError: The model is no module, has no values, or cannot be copied (E350), or the optimizer is another one
+            (E340, E341).
     """
     if not isinstance(model, nn.Module):
         message = f"a probe needs a torch.nn.Module. Received: {type(model).__name__}"
         raise GrowthError(
             Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
         )
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        hint = "Give it values first:  model.to_empty(device=…), and load_state_dict."
+        raise GrowthError(Problem("E350", "the model is on the device meta, where tensors have no values", hint=hint))
     memo = frozen_of(model)
     try:
         copy = deepcopy(getattr(model, "_orig_mod", model), memo)

@@ -270,10 +270,10 @@ def restore_names(model: nn.Module, state: dict[str, Any]) -> None:
     """
     if not isinstance(model, PreTrainedModel):
         return
-    known = {**model.state_dict(), **{f"{name}{GROWN}": Tensor() for name, _ in model.named_modules()}}
-    names = {id(tensor): name for name, tensor in known.items()}
-    renamed = {saved: names.get(id(tensor)) for saved, tensor in revert_weight_conversion(model, known).items()}
-    for saved in [key for key in state if key not in known]:
+    items = {**model.state_dict(), **{f"{name}{GROWN}": Tensor() for name, _ in model.named_modules()}}
+    names = {id(tensor): name for name, tensor in items.items()}
+    renamed = {saved: names.get(id(tensor)) for saved, tensor in revert_weight_conversion(model, items).items()}
+    for saved in [key for key in state if key not in items]:
         at, grown, what = saved.partition(GROWN)
         if name := renamed.get(at + grown):
             state[name + what] = state.pop(saved)

@@ -78,13 +78,8 @@ def adapters(
         if not chosen:
             raise _no_layer(where, layers)
     else:
-        chosen = []
-        for name in [where] if isinstance(where, str) else where:
-            matching = [layer for layer in layers if _fits(layer, name)]
-            matching = matching or [layer for layer in all_layers if _fits(layer, name)]
-            if not matching:
-                raise _no_layer(name, layers)
-            chosen += matching
+        wanted = [where] if isinstance(where, str) else where
+        chosen = [layer for name in wanted for layer in _meant_by(name, layers, all_layers)]
     names = list(dict.fromkeys(chosen))
     if block is None:
         return {"slots": names, "blueprints": [blueprint or _lora(rank, alpha, dropout, rslora=rslora)]}
@@ -218,6 +213,14 @@ def _in_blocks(
     if rslora:
         return copies, (rank if alpha is None else alpha) / math.sqrt(copies)
     return copies, None if alpha is None else alpha / copies
+
+
+def _meant_by(name: str, layers: Sequence[str], all_layers: Sequence[str]) -> list[str]:
+    """Return the layers that a name means; of ``all_layers`` if it means none of the others."""
+    for candidates in (layers, all_layers):
+        if matching := [layer for layer in candidates if _fits(layer, name)]:
+            return matching
+    raise _no_layer(name, layers)
 
 
 def _fits(name: str, pattern: str) -> bool:

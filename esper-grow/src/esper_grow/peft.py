@@ -130,13 +130,8 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     kinds = {type(seed.block) for seeds in grown.values() for seed in seeds}
     config: dict[str, Any] = {}
     if kinds in ({Lora}, {Dora}):
-        if refused := refused_by_peft(model, grown):
-            msg = (
-                f"PEFT refuses LoRA beside {', '.join(refused)}, whose weights the kernels of Mamba read by themselves"
-            )
-            raise _inexpressible(msg)
         weights = {names[at]: _joined(slots[at].name, seeds, layers[at]) for at, seeds in grown.items()}
-        config |= {"bias": "none", "use_dora": kinds == {Dora}, **_lora_config(weights)}
+        config |= {"bias": "none", "use_dora": kinds == {Dora}, **_lora_config(model, weights)}
         tensors = {f"{name}.lora_A.weight": lora.down for name, lora in weights.items()}
         tensors |= {f"{name}.lora_B.weight": lora.up for name, lora in weights.items()}
         tensors |= {name + _LENGTHS: lora.lengths for name, lora in weights.items() if lora.lengths is not None}
@@ -301,8 +296,11 @@ def _factors(fossils: Sequence[Seed]) -> Tensor:
     return 1.0 + cast("Ia3", seed.block).change.unsqueeze(1)
 
 
-def _lora_config(weights: Mapping[str, _LoraWeights]) -> dict[str, Any]:
+def _lora_config(model: nn.Module, weights: Mapping[str, _LoraWeights]) -> dict[str, Any]:
     """Return the settings of PEFT's LoRA: those of the first layer, and patterns for others."""
+    if refused := refused_by_peft(model, weights):
+        msg = f"PEFT refuses LoRA beside {', '.join(refused)}, whose weights the kernels of Mamba read by themselves"
+        raise _inexpressible(msg)
     first = next(iter(weights.values()))
     dropouts = sorted({lora.dropout for lora in weights.values()})
     if len(dropouts) > 1:

@@ -344,7 +344,7 @@ def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
         fast("ramp", {"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), {"early": [], "late": ["blending"]}),
         slow("embargo", {"embargo": 3}, (3, 4, EMBARGO), {"early": [], "late": []}),
         fast("gates", {"gates": "strict", "price": 0.0}, (5, 3, LATE), True, gate),
-        fast("gains", {}, (4, 2, HELD), [[0], [0]], gains),
+        fast("gains", {}, (4, 2, HELD), [0], gains),
         fast("loss scale", {"scale": SCALE}, (4, 2, {1: LATE[0]}), 4 * SCALE, scale),
         slow("loss scale of a branch", {**BRANCH, "scale": SCALE}, (4, 2, {1: LATE[0]}), 4 * SCALE, scale),
         fast("rollbacks", ROLLBACKS, (4, 3, PANICS), 1, rollbacks),

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +76,8 @@ def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubat
     signals, environments, notes = run(recipe, 2)
     assert notes[0] == (1, {""})
     assert notes[-1] == (2, {""}), "one grew"
-    for count, lanes in ((7, 1), (2, 2), (5, 3)):
-        others, members, _ = run(recipe, count, lanes)
+    for number, lanes in ((7, 1), (2, 2), (5, 3)):
+        others, members, _ = run(recipe, number, lanes)
         assert spelled(others) == spelled(signals)
         assert same([numbers(member.model) for member in members], [numbers(member.model) for member in environments])
     plain, _, _ = run(change_recipe(recipe, compute=ComputeConfig()), 2)
@@ -112,6 +115,33 @@ def counting() -> nn.Module:
     return Net(compute, **dict(SmoothHost().named_children()), passes=0)
 
 
+class CountingOutside(SmoothHost):
+    """A host that counts its passes where ``where`` says, and computes by the count."""
+
+    passes = 0
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.schedule, self.numbers = where, SimpleNamespace(passes=0), count()
+        if where != "iterator":
+            del self.numbers
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        match self.where:
+            case "object":
+                self.schedule.passes += 1
+            case "class":
+                CountingOutside.passes += 1
+            case "file":
+                PASSES["host"] = PASSES.get("host", 0) + 1
+            case "iterator":
+                next(self.numbers)
+        return super().forward(inputs)
+
+
+PASSES: dict[str, int] = {}
+
+
 def on_images() -> nn.Module:
     def compute(net: Any, inputs: Tensor) -> Tensor:
         return net.head(net.stem(net.conv(inputs.unsqueeze(1)).flatten(1, 2)))
@@ -128,11 +158,17 @@ def sorted_by_batch() -> nn.Module:
     return Net(compute, **dict(SmoothHost().named_children()))
 
 
+CHANGES = "a pass changes attributes of its modules, or what they refer to"
+OPAQUE = 'module "" has an attribute of the type count, whose state cannot be seen'
+
+
 @pytest.mark.parametrize(
     ("recipe", "reason"),
     [
         (fused(with_hook), 'hook on module "head.1"'),
-        (fused(counting), "a pass changes attributes of its modules"),
+        (fused(counting), CHANGES),
+        *((fused(partial(CountingOutside, where)), CHANGES) for where in ("object", "class", "file")),
+        (fused(partial(CountingOutside, "iterator")), OPAQUE),
         (fused(on_images), 'no rule for torch\'s "conv2d"'),
         (fused(sorted_by_batch), "it joins all numbers of a batch"),
         (fused(draws=Draws.ANYWHERE), "host or blueprints draw random numbers"),

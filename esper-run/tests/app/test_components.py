@@ -105,6 +105,18 @@ def unfit(shape):
     return ladder
 
 
+class Crowded(Ladder):
+    def forward(self, inputs):
+        if len(inputs) > 2:
+            raise IndexError("too many")
+        return super().forward(inputs)
+
+
+class Forgetful(Ladder):
+    def forward(self, inputs):
+        return super().forward(inputs[:3])
+
+
 def late(shape):
     from own_nets.parts import layer
     return Ladder(shape, width=layer(16, 3).out_features)
@@ -182,6 +194,8 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder):
         ("host=own_nets.towers:text", ["3: E231 host", '"own_nets.towers:text" (your own code) builds str, not']),
         ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
         ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
+        ("host=own_nets.towers:Crowded", ["3: E231", "raised IndexError on its first examples: too", "towers.py:34"]),
+        ("host=own_nets.towers:Forgetful", ["3: E231 host", "shape (3, 4) for 200 examples"]),
         ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
     ],
 )  # fmt: skip

@@ -36,7 +36,7 @@ def test_list_shows_every_plugin_and_every_problem(esper, install) -> None:
     assert (answer.status, answer.err) == (0, "")
     table, first, second = answer.out.split("\n\n")
     head, *rows = table.splitlines()
-    assert head.split() == ["id", "package", "version", "status", "components", "import"]
+    assert head.split() == ["id", "package", "version", "status", "components"]
     facts = {row.split()[0]: row.split()[1:5] for row in rows}
     assert facts["bad"] == ["esper-bad", "1.0", "broken", "0"]
     assert facts["blueprints"][:3] == ["esper-blueprints", __version__, "active"]
@@ -58,7 +58,7 @@ def test_plugin_is_shown_with_its_facts_and_problems(esper, install) -> None:
         "  package      esper-extra 1.0",
         "  entry point  esper_extra",
     ]
-    assert lines[5:] == [
+    assert lines[4:] == [
         "  hooks        esper_register_blueprints, esper_register_hosts, esper_register_tasks",
         "  components   extra/tiny-conv, extra/big, extra/big",
     ]

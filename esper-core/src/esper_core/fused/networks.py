@@ -7,7 +7,13 @@ apart from it. One that is trained on a branch is the ``Guest`` of a network, an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from logging import Logger
+from pathlib import PurePath
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +23,7 @@ from esper_core.fused.rows import refuse
 from esper_core.growth import Alpha, Seed, Slot, plain_class
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
 OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha", "acts")
 """Attributes of a fossilised seed that say what it computes; the others say where it came from."""
@@ -26,17 +32,15 @@ REGISTERED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_se
 """Attributes in which torch keeps what is looked at by itself."""
 
 
-class Unhashable:
-    """A value that is equal to itself alone; it is kept, so that no other one gets its identity."""
+CONSTANT = (bool, int, float, complex, str, bytes, type, type(None), range, Enum, PurePath)
+CONSTANT_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Values that do not change."""
 
-    def __init__(self, value: object) -> None:
-        self._value = value
+STATELESS = (BuiltinFunctionType, ModuleType, Logger, nn.Module)
+"""Values that are equal to themselves alone: what modules compute with is looked at by itself."""
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unhashable) and other._value is self._value
-
-    def __hash__(self) -> int:
-        return id(self._value)
+DATA = (bool, int, float, list, dict, set, SimpleNamespace)
+"""What the code of a module may count with, in its class or its file."""
 
 
 def host_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -98,23 +102,63 @@ def attributes_of(path: str, module: nn.Module) -> Hashable:
     return tuple((name, frozen(path, value)) for name, value in sorted(attributes.items()))
 
 
-def frozen(path: str, value: Any) -> Hashable:
-    """Return a value that is equal for what computes equally; what is unknown is equal to itself alone."""
-    if isinstance(value, bool | int | float | str | bytes | type | torch.dtype | None):
+def frozen(path: str, value: Any, within: tuple[Any, ...] = ()) -> Hashable:
+    """Return a value that is equal for what computes equally, and is another one once its state has changed.
+
+    A program repeats what a module computed once, and would miss the state of an object that it does not know.
+    """
+    if isinstance(value, CONSTANT + CONSTANT_OF_TORCH + STATELESS):
         return type(value), value
     if isinstance(value, Tensor):
         refuse(f'module "{path}" has a tensor that is neither a parameter nor a buffer')
+    if any(value is other for other in within):
+        return "one of the objects around it"
+    within = (*within, value)
     if isinstance(value, tuple | list):
-        return tuple(frozen(path, member) for member in value)
+        return tuple(frozen(path, member, within) for member in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(frozen(path, member, within) for member in value)
     if isinstance(value, dict):
-        return tuple((repr(name), frozen(path, member)) for name, member in value.items())
+        return tuple((repr(name), frozen(path, member, within)) for name, member in value.items())
     if isinstance(value, Alpha):
         return value.value
-    try:
-        hash(value)
-    except TypeError:
-        return Unhashable(value)
-    return type(value), value
+    return type(value), frozen(path, _state_of(path, value), within)
+
+
+def _state_of(path: str, value: Any) -> dict[str, Any]:
+    """Return all that an object remembers, by name."""
+    if isinstance(value, FunctionType):
+        return {"code": (repr(value.__code__), value.__defaults__), "cells": _contents(value)}
+    if isinstance(value, MethodType):
+        return {"function": value.__func__, "of": value.__self__}
+    if isinstance(value, partial):
+        return {"function": value.func, "arguments": value.args, "named": value.keywords}
+    kind: Any = type(value)
+    if kind.__new__ is not object.__new__ and kind is not SimpleNamespace:  # it is not written in Python alone
+        refuse(f'module "{path}" has an attribute of the type {kind.__name__}, whose state cannot be seen')
+    slots = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in sorted(slots)}}
+
+
+def _contents(function: FunctionType) -> list[Any]:
+    return [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+
+
+def surroundings_of(model: nn.Module) -> Hashable:
+    """Return the data in classes and files of a network's modules that their code may change in a pass."""
+    seen: dict[tuple[type, str], Hashable] = {}
+    for path, module in host_modules(model):
+        kind: Any = plain_class(module)
+        code = getattr(kind.forward, "__code__", None)
+        if code is None or kind.__module__.startswith(("torch.", "esper_")):
+            continue
+        outside = {name: kind.forward.__globals__[name] for name in code.co_names if name in kind.forward.__globals__}
+        for name, value in {**outside, **vars(kind)}.items():
+            if isinstance(value, Iterator):
+                refuse(f'the code of module "{path}" takes numbers from {name}, whose state cannot be seen')
+            if isinstance(value, DATA) and not name.startswith("__"):
+                seen[kind, name] = frozen(path, value)
+    return tuple(seen.items())
 
 
 @dataclass(frozen=True, slots=True)

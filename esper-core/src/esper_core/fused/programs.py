@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from esper_core.fused.blocks import Block, Updates
-from esper_core.fused.networks import Guest, HostTensors, host_modules, signature_of
+from esper_core.fused.networks import Guest, HostTensors, host_modules, signature_of, surroundings_of
 from esper_core.fused.rows import NotFusedError, Rows, refuse, stack_of
 from esper_core.fused.tapes import GRAPHS, CapturedPass, Tape
 from esper_core.growth import Alpha, KeptBuffers, Presence, Slot, describe_error
@@ -417,14 +417,14 @@ def _train(
     model.train()
     kept = KeptBuffers(model)
     parts = [model] if network.guest is None else [model, network.guest.seed]
-    before = [signature_of(part) for part in parts]
+    before = [(signature_of(part), surroundings_of(part)) for part in parts]
     loss = losses(model(inputs), targets).mean()
     learning = [parameter for part in network.with_guest() for parameter in part.trained]
     # Code of the guest may run in the backward pass, too: an engine asks whose it was if the process dies there.
     with nullcontext() if network.guest is None else network.guest.slot.entered(network.guest.seed):
         gradients = torch.autograd.grad(loss, learning, allow_unused=True)
-    if [signature_of(part) for part in parts] != before:
-        refuse("a pass changes attributes of its modules")
+    if [(signature_of(part), surroundings_of(part)) for part in parts] != before:
+        refuse("a pass changes attributes of its modules, or what they refer to")
     after = [buffer.clone() for part in parts for buffer in HostTensors.of(part).buffers]
     kept.put_back()
     present = [gradient for gradient in gradients if gradient is not None]

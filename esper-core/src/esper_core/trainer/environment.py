@@ -125,9 +125,10 @@ class Recipe:
         Returns:
             In which passes any of them draws random numbers.
         """
-        train, task, device = self.data["train"], self.task, self.device
+        train, device = self.data["train"], self.device
         inputs, targets = (sent(tensor[:PROBE_EXAMPLES], device) for tensor in (train.inputs, train.targets))
-        draws = [draws_of(host, lambda model: task.losses(model(inputs), targets).mean())]
+        (loss,) = ForwardPass(ComputeConfig(), self.task, device, self.reports.host).losses(inputs, targets)
+        draws = [draws_of(host, loss)]
         for slot in slots_of(host).each():
             for variety in self.network.varieties.get(slot.name, ()):
                 assert slot.site is not None

@@ -91,7 +91,7 @@ def build_prototype(
     recipe = replace(recipe, reports=replace(recipe.reports, host=resolution.host.label, label=label))
     sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
     example = data["train"].inputs[:1].to(device)
-    with recipe.guard():
+    with attributed_to(label, "on its first examples", recipe.guard()):
         recipe = recipe.laid_out(host)
         draws = recipe.find_draws(host) if config.randomness == "auto" else recipe.network.draws
         operations = count_operations(host, sites, varieties, example)

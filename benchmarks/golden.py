@@ -97,7 +97,8 @@ IGNORED = {
     "strictness",
 }
 REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params", "paired", "effect_size"}
-"""Figures in the summaries of older revisions."""
+REMOVED |= {"curve", "target"}
+"""Figures in the summaries of older revisions, and how seeds were blended in there."""
 ARGUMENTS = {
     "germinate": ("blend", "speed"),
     "prune": ("speed",),

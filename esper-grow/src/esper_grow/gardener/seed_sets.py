@@ -28,7 +28,7 @@ import torch
 from esper_core.growth import Example, Host, compare_losses
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.constants import BLENDING_ALPHA
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.errors import GrowthError, Problem, plural
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import Cause, Reason
 
@@ -87,7 +87,7 @@ class SetLook:
         return "; ".join(self._parts())
 
     def _parts(self) -> list[str]:
-        parts = [f"a set of {self.members} seeds, {self.parameters:,} parameters"]
+        parts = [f"a set of {plural(self.members, 'seed')}, {self.parameters:,} parameters"]
         if self.gain is not None:
             parts.append(f"gain {self.gain.mean:.4g} ± {self.gain.standard_error:.2g} nats")
         if self.opinion is not None and self.opinion.reason:

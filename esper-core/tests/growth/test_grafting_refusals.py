@@ -121,7 +121,8 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
     (
         odd(lambda x: (x, None, x)), ["odd"], ROWS,
         'module "odd" returns a tuple with 2 tensors of one shape\n  odd\n  It returns 0: torch.float32, '
-        'shape (3, 4), 1: None, 2: torch.float32, shape (3, 4)\n  Name one:  SlotPlace("odd", output=0)',
+        'shape (3, 4), 1: None, 2: torch.float32, shape (3, 4)\n  Name one:  SlotPlace("odd", output=0), or  '
+        "output: 0  below the slot in a file",
     ),
     (odd(lambda x: (x.sum(), 3)), ["odd"], ROWS, "returns a tuple without a row of numbers per example\n"),
     (odd(lambda x: {}), ["odd"], ROWS, "without a row of numbers per example\n  odd\n  It returns nothing"),

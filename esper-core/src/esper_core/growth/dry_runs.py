@@ -336,8 +336,9 @@ def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | 
         if not alike:
             return _refusal(name, place, f"returns a {kind} without a row of numbers per example", hint)
         if len(alike) > 1:
-            message = f"returns a {kind} with {len(alike)} tensors of one shape"
-            return _refusal(name, place, message, f'{hint}\nName one:  SlotPlace("{place.at}", output={alike[0]!r})')
+            message, key = f"returns a {kind} with {len(alike)} tensors of one shape", alike[0]
+            named = f'Name one:  SlotPlace("{place.at}", output={key!r}), or  output: {key}  below the slot in a file'
+            return _refusal(name, place, message, f"{hint}\n{named}")
         key = alike[0]
     elif key not in items and isinstance(key, int) and -len(items) <= key < len(items):
         key = list(items)[key]

@@ -48,7 +48,7 @@ Patience = Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], Described(
 StoreURL = Annotated[
     str,
     Field(pattern=r"^[a-z][a-z0-9+.-]*://([^:/@\s]+@)?[^@\s]*$", max_length=1000),
-    Described("a URL without a password, such as s3://bucket/prefix"),
+    Described("a URL without a password, such as s3://bucket/prefix or file:///path"),
 ]
 
 

@@ -115,31 +115,59 @@ def counting() -> nn.Module:
     return Net(compute, **dict(SmoothHost().named_children()), passes=0)
 
 
-class CountingOutside(SmoothHost):
-    """A host that counts its passes where ``where`` says, and computes by the count."""
+class Tally:
+    """A count in a slot, which is no attribute in a ``__dict__``."""
+
+    __slots__ = "passes"
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+
+PASSES, TALLY = {"host": 0}, SimpleNamespace(passes=0)
+
+
+class Counting(SmoothHost):
+    """A host that counts its passes where ``where`` says: not in attributes of its own."""
 
     passes = 0
 
     def __init__(self, where: str) -> None:
         super().__init__()
-        self.where, self.schedule, self.numbers = where, SimpleNamespace(passes=0), count()
-        if where != "iterator":
-            del self.numbers
+        self.where, self.held = where, HELD[where]()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        match self.where:
-            case "object":
-                self.schedule.passes += 1
-            case "class":
-                CountingOutside.passes += 1
-            case "file":
-                PASSES["host"] = PASSES.get("host", 0) + 1
-            case "iterator":
-                next(self.numbers)
+        self.note()
         return super().forward(inputs)
 
+    def note(self) -> None:
+        match self.where:
+            case "class":
+                Counting.passes += 1
+            case "file":
+                PASSES["host"] += 1
+            case "object of the file":
+                TALLY.passes += 1
+            case "iterator" | "generator":
+                next(self.held)
+            case "method":
+                self.held()
+            case _:
+                self.held.passes += 1
 
-PASSES: dict[str, int] = {}
+
+class Derived(Counting):
+    """A host whose base class counts."""
+
+
+HELD: dict[str, Callable[[], Any]] = {
+    **dict.fromkeys(("class", "file", "object of the file"), lambda: None),
+    "object": lambda: SimpleNamespace(passes=0),
+    "slots": Tally,
+    "iterator": count,
+    "generator": lambda: (number for number in range(10**9)),
+    "method": lambda: [*range(10**4)].pop,
+}
 
 
 def on_images() -> nn.Module:
@@ -159,7 +187,10 @@ def sorted_by_batch() -> nn.Module:
 
 
 CHANGES = "a pass changes attributes of its modules, or what they refer to"
-OPAQUE = 'module "" has an attribute of the type count, whose state cannot be seen'
+OPAQUE = {
+    where: f'module "" uses an object of the type {kind}, whose state cannot be seen'
+    for where, kind in (("iterator", "count"), ("generator", "generator"))
+}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +198,7 @@ OPAQUE = 'module "" has an attribute of the type count, whose state cannot be se
     [
         (fused(with_hook), 'hook on module "head.1"'),
         (fused(counting), CHANGES),
-        *((fused(partial(CountingOutside, where)), CHANGES) for where in ("object", "class", "file")),
-        (fused(partial(CountingOutside, "iterator")), OPAQUE),
+        *((fused(partial(Derived, where)), OPAQUE.get(where, CHANGES)) for where in HELD),
         (fused(on_images), 'no rule for torch\'s "conv2d"'),
         (fused(sorted_by_batch), "it joins all numbers of a batch"),
         (fused(draws=Draws.ANYWHERE), "host or blueprints draw random numbers"),

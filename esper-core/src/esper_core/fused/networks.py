@@ -13,7 +13,16 @@ from enum import Enum
 from functools import partial
 from logging import Logger
 from pathlib import PurePath
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    NoneType,
+    SimpleNamespace,
+)
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,16 +40,14 @@ OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha", "act
 REGISTERED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """Attributes in which torch keeps what is looked at by itself."""
 
+CONSTANT = (
+    *(int, float, complex, str, bytes, type, NoneType, range, Enum, PurePath, CodeType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, ModuleType, Logger, nn.Module),
+)
+"""Values that do not change here. The modules of a network are looked at by themselves."""
 
-CONSTANT = (bool, int, float, complex, str, bytes, type, type(None), range, Enum, PurePath)
-CONSTANT_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-"""Values that do not change."""
-
-STATELESS = (BuiltinFunctionType, ModuleType, Logger, nn.Module)
-"""Values that are equal to themselves alone: what modules compute with is looked at by itself."""
-
-DATA = (bool, int, float, list, dict, set, SimpleNamespace)
-"""What the code of a module may count with, in its class or its file."""
+DATA = (int, float, list, dict, set, SimpleNamespace)
+"""What code may count with in its class or file, beside objects of classes of its own."""
 
 
 def host_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -102,63 +109,78 @@ def attributes_of(path: str, module: nn.Module) -> Hashable:
     return tuple((name, frozen(path, value)) for name, value in sorted(attributes.items()))
 
 
-def frozen(path: str, value: Any, within: tuple[Any, ...] = ()) -> Hashable:
+def frozen(path: str, value: Any, seen: dict[int, tuple[int, Any]] | None = None) -> Hashable:
     """Return a value that is equal for what computes equally, and is another one once its state has changed.
 
     A program repeats what a module computed once, and would miss the state of an object that it does not know.
     """
-    if isinstance(value, CONSTANT + CONSTANT_OF_TORCH + STATELESS):
+    seen = {} if seen is None else seen
+    if isinstance(value, CONSTANT):
         return type(value), value
     if isinstance(value, Tensor):
         refuse(f'module "{path}" has a tensor that is neither a parameter nor a buffer')
-    if any(value is other for other in within):
-        return "one of the objects around it"
-    within = (*within, value)
-    if isinstance(value, tuple | list):
-        return tuple(frozen(path, member, within) for member in value)
-    if isinstance(value, set | frozenset):
-        return frozenset(frozen(path, member, within) for member in value)
-    if isinstance(value, dict):
-        return tuple((repr(name), frozen(path, member, within)) for name, member in value.items())
     if isinstance(value, Alpha):
         return value.value
-    return type(value), frozen(path, _state_of(path, value), within)
+    if isinstance(value, tuple):
+        return type(value), tuple(frozen(path, member, seen) for member in value)
+    if id(value) in seen:  # each object once: it may refer to itself
+        return seen[id(value)][0]
+    seen[id(value)] = len(seen), value  # kept, so that no other object gets its identity
+    members: Hashable = ()
+    if isinstance(value, dict | list | set | frozenset):
+        parts = (frozen(path, part, seen) for part in (value.items() if isinstance(value, dict) else value))
+        members = tuple(parts) if isinstance(value, dict | list) else frozenset(parts)
+    return type(value), members, frozen(path, _memory_of(path, value), seen)
 
 
-def _state_of(path: str, value: Any) -> dict[str, Any]:
-    """Return all that an object remembers, by name."""
-    if isinstance(value, FunctionType):
-        return {"code": (repr(value.__code__), value.__defaults__), "cells": _contents(value)}
+def _memory_of(path: str, value: Any) -> Any:
+    """Return what an object remembers beside its members."""
     if isinstance(value, MethodType):
-        return {"function": value.__func__, "of": value.__self__}
+        return value.__func__, value.__self__
+    if isinstance(value, BuiltinFunctionType):  # of a module or a class, unless it is the method of an object
+        return value.__qualname__, value.__self__
+    attributes = object.__getstate__(value)
+    if isinstance(value, FunctionType):
+        # A cell is empty until the function around it sets its variable.
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        return attributes, cells, value.__code__, value.__defaults__, value.__kwdefaults__
     if isinstance(value, partial):
-        return {"function": value.func, "arguments": value.args, "named": value.keywords}
+        return attributes, value.func, value.args, value.keywords
+    if not isinstance(value, (*DATA, frozenset)) and not _is_plain(value):
+        refuse(f'module "{path}" uses an object of the type {type(value).__name__}, whose state cannot be seen')
+    return attributes
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether an object has all its state in attributes, as those of classes that are written in Python."""
     kind: Any = type(value)
-    if kind.__new__ is not object.__new__ and kind is not SimpleNamespace:  # it is not written in Python alone
-        refuse(f'module "{path}" has an attribute of the type {kind.__name__}, whose state cannot be seen')
-    slots = {name for base in kind.__mro__ for name in getattr(base, "__slots__", ())}
-    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in sorted(slots)}}
-
-
-def _contents(function: FunctionType) -> list[Any]:
-    return [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    return kind.__new__ is object.__new__ and (hasattr(value, "__dict__") or "__slots__" in vars(kind))
 
 
 def surroundings_of(model: nn.Module) -> Hashable:
-    """Return the data in classes and files of a network's modules that their code may change in a pass."""
-    seen: dict[tuple[type, str], Hashable] = {}
+    """Return the data that the code of a network's modules names in their classes and files, and may change."""
+    data: list[Hashable] = []
     for path, module in host_modules(model):
-        kind: Any = plain_class(module)
-        code = getattr(kind.forward, "__code__", None)
-        if code is None or kind.__module__.startswith(("torch.", "esper_")):
-            continue
-        outside = {name: kind.forward.__globals__[name] for name in code.co_names if name in kind.forward.__globals__}
-        for name, value in {**outside, **vars(kind)}.items():
-            if isinstance(value, Iterator):
-                refuse(f'the code of module "{path}" takes numbers from {name}, whose state cannot be seen')
-            if isinstance(value, DATA) and not name.startswith("__"):
-                seen[kind, name] = frozen(path, value)
-    return tuple(seen.items())
+        for kind in plain_class(module).__mro__:
+            if kind.__module__.partition(".")[0] in ("builtins", "torch", "esper_core"):
+                continue
+            in_file = [
+                (name, function.__globals__[name])
+                for function in vars(kind).values()
+                if isinstance(function, FunctionType)
+                for name in function.__code__.co_names
+                if name in function.__globals__
+            ]
+            for name, value in (*vars(kind).items(), *in_file):
+                if not name.startswith("__") and _may_count(value):
+                    data.append((kind, name, frozen(path, value)))
+    return tuple(data)
+
+
+def _may_count(value: object) -> bool:
+    return isinstance(value, (*DATA, Iterator)) or (
+        _is_plain(value) and not callable(value) and not hasattr(value, "__get__")
+    )
 
 
 @dataclass(frozen=True, slots=True)

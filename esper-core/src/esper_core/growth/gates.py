@@ -317,7 +317,7 @@ class Gates:
                     self._opinions[key] = GATES_OFF
                     continue
                 if key not in self._gates:
-                    self._gates[key] = self._new_gate(op, decides_last=getattr(seed, "is_set", False))
+                    self._gates[key] = self._new_gate(op, decides_last=seed.is_set)
                 self._opinions[key] = self._gates[key].look(gains.get(seed.number), prices[seed.number], correlation)
 
     def _new_gate(self, op: Op, *, decides_last: bool) -> Gate:

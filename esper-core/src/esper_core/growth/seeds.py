@@ -221,6 +221,9 @@ class Seed(nn.Module):
     ``title`` names the blueprint and its package in messages.
     """
 
+    is_set = False
+    """Gates see seeds, and incubations of whole sets."""
+
     def __init__(
         self,
         block: nn.Module,

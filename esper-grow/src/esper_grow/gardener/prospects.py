@@ -115,7 +115,7 @@ class Prospects:
         loss, price = float(losses.mean()), seed_set.price(float(losses.mean()), self._growth)
         seed_set.prospect = f"{seed_set.size} seeds with {seed_set.parameters:,} parameters germinate together"
         if self._growth.gates != "off" and len(losses) >= MIN_EXAMPLES_FOR_EVIDENCE:
-            gain = smallest_gain(float(losses.std()), len(losses), self._alpha)
+            gain = smallest_gain(float(losses.std()), len(losses), self._alpha(of_set=True))
             seed_set.prospect += f": {len(losses):,} validation examples show gains from about {gain:.2g} nats on"
             seed_set.prospect += "" if price is None else f", and the set has to gain more than {price:.2g}"
         log.info("%s", seed_set.prospect)
@@ -124,10 +124,10 @@ class Prospects:
             hint = "Lower growth.price, raise growth.price.budget, or take fewer places."
             log.warning("%s", Problem("E381", message, hint=hint))
 
-    @property
-    def _alpha(self) -> float:
-        """What the gate before keeping spends on one of its decisions, at the first seed or set."""
-        return GATE_ALPHA / 2 / max(1, sum(look <= self._steps for look in GATE_DECISIONS))
+    def _alpha(self, *, of_set: bool = False) -> float:
+        """Return what the gate before keeping spends on one of its decisions, at the first seed or set."""
+        decisions = {look for look in GATE_DECISIONS if look <= self._steps} | ({self._steps} if of_set else set())
+        return GATE_ALPHA / 2 / max(1, len(decisions))
 
     def _warn_of_price(self, loss: float, share: float) -> None:
         dear = [offer for offer in self._offers if offer.price >= share * loss]
@@ -156,7 +156,7 @@ class Prospects:
     def _warn_of_power(self, loss: float, deviation: float, examples: int) -> None:
         if self._steps < FIRST_LOOK:  # which was told already
             return
-        gain = smallest_gain(deviation, examples, self._alpha)
+        gain = smallest_gain(deviation, examples, self._alpha())
         if gain < VISIBLE_SHARE * loss:
             return
         message = (

@@ -258,7 +258,7 @@ def test_seeds_that_may_be_kept_share_one_alpha_and_those_that_may_be_blended_in
     """However many worthless seeds come to the gate before keeping, one passes no more often than a single one."""
     gates, gain, alphas = Gates(GrowthConfig(), looks=10), Gain(800, 0.1, 0.5, 0.0, -1.0, 1.0), {}
     for stage in (Stage.TRAINING, Stage.HOLDING):
-        seeds: Any = [SimpleNamespace(number=number, stage=stage) for number in range(4)]
+        seeds: Any = [SimpleNamespace(number=number, stage=stage, is_set=False) for number in range(4)]
         for _ in range(3):
             gates.look(seeds, dict.fromkeys(range(4), gain), dict.fromkeys(range(4), 0.0), 0.2)
         opinions = [gates.opinion(seed) for seed in seeds]

@@ -1,4 +1,4 @@
-"""Parts of a grown model: whatever is done with a module is done with the seeds in it."""
+"""Hosts and parts of a grown model: whatever is done with a module is done with the seeds in it."""
 
 import copy
 import io
@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 
 from esper_core.growth import Host, Network, Variety, graft, host_parameters, is_grafted, slots_of, ungraft
 from esper_core.leyline import BlueprintSpec
-from tests.support.core_worlds import Bend, add_seed, same
+from tests.support.core_worlds import Bend, add_seed, local_conv, same
 
 INPUTS = {
     "linear": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),
@@ -137,3 +137,37 @@ def test_a_slot_behind_the_whole_part_is_restored_there():
     layer = grown("linear")[0][0][0]
     host = rebuilt(nn.Linear(4, 4), layer.state_dict())
     assert torch.equal(host(INPUTS["linear"]), layer(INPUTS["linear"]))
+
+
+EXAMPLE = torch.randn(3, 2, 8)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(2, 4, 1), nn.BatchNorm1d(4), nn.Dropout(), nn.Flatten(), nn.Linear(32, 2))
+
+
+def test_seeds_are_planted_at_full_strength_and_are_not_parameters_of_the_host():
+    model = network()
+    host, host_parameters = Host(model), dict(model.named_parameters())
+    assert (host.is_grafted, host.parameters().keys()) == (False, host_parameters.keys())
+    graft(model, ["0", "1"], example=EXAMPLE)
+    variety = Variety("test/conv", BlueprintSpec("sequence"), local_conv)
+    seeds = [host.plant(slot, variety, 0, lambda model: model(EXAMPLE).mean()) for slot in ("0", "1")]
+    assert [(seed.number, seed.alpha.value) for seed in seeds] == [(0, 1.0), (1, 1.0)]
+    assert [slot.living for slot in host.slots.matching("*")] == seeds
+    assert host.is_grafted
+    assert all(parameter is host_parameters[name] for name, parameter in host.parameters().items())
+    assert len(host.parameters()) == len(host_parameters) < len(list(model.parameters()))
+    assert host.network.grown == ()
+
+
+def test_evaluating_restores_modes_and_buffers():
+    model = network()
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with Host(model).evaluating():
+        assert not any(module.training for module in model.modules())
+        model[1].train()(model[0](EXAMPLE))
+        assert not same(model.state_dict(), before)
+    assert same(model.state_dict(), before)
+    assert [module.training for module in model] == [True, True, False, True, True]

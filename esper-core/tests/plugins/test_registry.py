@@ -1,23 +1,16 @@
-"""Registry: invalid components are refused at the line that adds them; valid ones are found by name."""
+"""Registration: what a plugin adds is refused at its line or found by name, and no hook is overlooked."""
 
 import pytest
 
 IMPORTS = (
     "from esper_core import BlueprintSpec, HostSpec, PolicySpec, RewardSpec, SinkSpec, SlotPlace, TaskSpec, hookimpl\n"
-    "import json\n"
     "def build(site): pass\n"
 )
+PLUGIN = 'plugin "extra" (esper-extra 0.2.0)'
 
 
-HEAD = 'plugin "extra" (esper-extra 0.2.0)'
-
-
-def adding(*calls: str, hook: str = "esper_register_blueprints") -> str:
-    body = "".join(f"    {call}\n" for call in calls)
-    return f"{IMPORTS}@hookimpl\ndef {hook}(registry):\n{body}"
-
-
-FITS = 'BlueprintSpec("vector")'
+def hook(signature: str = "esper_register_blueprints(registry)", body: str = "pass", marker: str = "@hookimpl") -> str:
+    return f"{IMPORTS}{marker}\ndef {signature}:\n    {body}\n"
 
 
 KNOWN_KINDS = "Known: image, sequence, tokens, vector"
@@ -29,7 +22,7 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
 @pytest.mark.parametrize(
     ("name", "spec", "message", "hint"),
     [
-        ("TinyConv", FITS, "E216 {} with an invalid name: 'TinyConv'", NAME),
+        ("TinyConv", 'BlueprintSpec("vector")', "E216 {} with an invalid name: 'TinyConv'", NAME),
         ("a", "TaskSpec()", "E217 {} \"a\" with an invalid specification: TaskSpec(summary='', settings=None)", SPEC),
         ("a", 'BlueprintSpec("imgae")', "E217 BlueprintSpec with accepts='imgae', which is not", '"image"?'),
         ("a", 'BlueprintSpec("vector", version="2")', "E217 {} \"a\" with version='2'", "a value of type int."),
@@ -44,10 +37,10 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
 def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(
     load, report, workshop, name, spec, message, hint
 ) -> None:
-    package = workshop.package(adding(f'registry.add("{name}", build, {spec})'))
+    package = workshop.package(hook(body=f'registry.add("{name}", build, {spec})'))
     first, place, last = report(package).splitlines()
-    assert first.startswith(message.replace(" {}", f" {HEAD} adds the blueprint"))
-    assert place == "  esper_extra.py:6"
+    assert first.startswith(message.replace(" {}", f" {PLUGIN} adds the blueprint"))
+    assert place == "  esper_extra.py:5"
     assert hint in last
     plugins = load(package)
     assert [record.status for record in plugins.records] == ["broken"]
@@ -69,22 +62,23 @@ def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(
 )
 def test_invalid_specification_of_another_kind_is_refused(report, workshop, spec: str, fault: str, hint: str) -> None:
     kind = "host" if "Host" in spec else "reward"
-    text = report(workshop.package(adding(f'registry.add("a", build, {spec})', hook=f"esper_register_{kind}s")))
-    assert text == f'E217 {HEAD} adds the {kind} "a" with {fault}\n  esper_extra.py:6\n  {hint}'
+    source = hook(f"esper_register_{kind}s(registry)", f'registry.add("a", build, {spec})')
+    text = report(workshop.package(source))
+    assert text == f'E217 {PLUGIN} adds the {kind} "a" with {fault}\n  esper_extra.py:5\n  {hint}'
 
 
 @pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit", "build(build(1, 2))"])
 def test_registration_hook_that_raises_breaks_only_its_plugin(load, workshop, raised: str) -> None:
-    plugins = load(workshop.package(adding(raised)), workshop.blueprints("tiny", plugin="good"))
+    plugins = load(workshop.package(hook(body=raised)), workshop.blueprints("tiny", plugin="good"))
     assert [record.status for record in plugins.records] == ["broken", "active"]
-    assert [(problem.code, problem.line) for problem in plugins.problems] == [("E221", 6)]
-    assert plugins.problems[0].message.startswith(f"{HEAD} failed in esper_register_blueprints: ")
+    assert [(problem.code, problem.line) for problem in plugins.problems] == [("E221", 5)]
+    assert plugins.problems[0].message.startswith(f"{PLUGIN} failed in esper_register_blueprints: ")
 
 
 def test_registration_hook_that_returns_a_value_is_refused(report, workshop) -> None:
-    assert report(workshop.package(adding("return [build]"))) == (
-        f"E221 {HEAD} returns list from esper_register_blueprints, which returns nothing\n"
-        "  esper_extra.py:4\n"
+    assert report(workshop.package(hook(body="return [build]"))) == (
+        f"E221 {PLUGIN} returns list from esper_register_blueprints, which returns nothing\n"
+        "  esper_extra.py:3\n"
         "  Add to the registry, and return nothing."
     )
 
@@ -109,3 +103,81 @@ def test_match_returns_the_components_of_a_glob(load, workshop, pattern: str, id
     first = workshop.blueprints("conv_b", "conv_a", plugin="one")
     second = workshop.blueprints("norm", "conv_a", plugin="two")
     assert [component.id for component in load(second, first).registry.match("blueprint", pattern)] == ids
+
+
+# --- hooks that would never be called as intended
+
+ARGUMENTS = "The hook is esper_register_tasks(registry); arguments are passed by name, and may be left out."
+TASKS = f'E214 {PLUGIN} has an argument "%s" in esper_register_tasks'
+
+
+@pytest.mark.parametrize(
+    ("signature", "fault", "hint"),
+    [
+        ("esper_register_tasks(registrar)", TASKS % "registrar" + " that the hook does not have", ARGUMENTS),
+        ("esper_register_tasks(registry=None)", TASKS % "registry" + " with a default, so", ARGUMENTS),
+        ("esper_register_tasks(*, registry)", TASKS % "registry" + " that is keyword-only, which", ARGUMENTS),
+    ],
+)
+def test_hook_that_would_not_be_called_as_intended_is_refused(load, report, workshop, signature, fault, hint) -> None:
+    package = workshop.package(hook(signature))
+    message, *lines = report(package).splitlines()
+    assert message.startswith(fault)
+    assert lines == ["  esper_extra.py:3", f"  {hint}"]
+    assert [record.status for record in load(package).records] == ["broken"]
+
+
+def test_generator_and_async_hooks_are_refused(report, workshop) -> None:
+    source = hook("esper_register_tasks(registry)", "yield") + "@hookimpl\nasync def esper_register_hosts(): pass\n"
+    assert report(workshop.package(source)) == (
+        f"E214 {PLUGIN} has an async hook esper_register_hosts, which is never awaited\n"
+        "  esper_extra.py:6\n"
+        "  Write def.\n"
+        f"E214 {PLUGIN} has a hook esper_register_tasks that yields, so its body would never run\n"
+        "  esper_extra.py:3\n"
+        "  Return instead."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "hooks"),
+    [
+        (hook("esper_of_the_future(x)", marker="@hookimpl(optionalhook=True)"), ()),
+        (hook("esper_register_tasks()"), ("esper_register_tasks",)),
+        (hook("esper_register_hosts(registry, later=None)"), ("esper_register_hosts",)),
+        ("from elsewhere import esper_help\nimport elsewhere as esper_elsewhere\nesper_x = 1\n", ()),
+    ],
+)
+def test_optional_hooks_fewer_arguments_and_imported_functions_are_accepted(load, workshop, source, hooks) -> None:
+    workshop.write("elsewhere", "def esper_help(): pass\n")
+    (record,) = load(workshop.package(source)).records
+    assert (record.status, record.hooks, record.problems) == ("active", hooks, ())
+
+
+def test_unmarked_hook_function_is_a_warning(load, report, workshop) -> None:
+    package = workshop.package(
+        "def esper_register_blueprints(registry): pass\ndef esper_regster_tasks(registry): pass\n"
+    )
+    assert [record.status for record in load(package).records] == ["active"]
+    rename = "Put @hookimpl above it, or give it another name."
+    assert report(package) == (
+        f"E222 {PLUGIN} has a function esper_register_blueprints that is not marked as a hook, so it is never called\n"
+        f"  esper_extra.py:1\n  {rename}\n"
+        f"E222 {PLUGIN} has a function esper_regster_tasks that is not marked as a hook, so it is never called\n"
+        f'  esper_extra.py:2\n  {rename}\n  Did you mean "esper_register_tasks"?'
+    )
+
+
+def test_an_object_whose_names_cannot_be_listed_is_a_broken_plugin(load, report, workshop) -> None:
+    source = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
+    package = workshop.package(source, target="esper_extra:plugin")
+    assert [record.status for record in load(package).records] == ["broken"]
+    head, place, *_ = report(package).splitlines()
+    assert head.startswith(f"E221 {PLUGIN} failed while its hooks were looked up: SystemExit: 1")
+    assert place == "  esper_extra.py:2"
+
+
+def test_two_functions_for_one_hook_are_refused(load, workshop) -> None:
+    source = hook("esper_register_tasks()") + "@hookimpl(specname='esper_register_tasks')\ndef tasks(): pass\n"
+    (problem,) = load(workshop.package(source)).problems
+    assert problem.message == f"{PLUGIN} has two functions for esper_register_tasks"

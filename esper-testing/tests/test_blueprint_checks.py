@@ -11,6 +11,7 @@ from torch import nn
 from esper_core import BlueprintSpec, Site
 from esper_testing import blueprint_checks, run_checks
 from esper_testing.sites import SHAPES
+from tests.support.faulty_modules import changes_of
 
 pytestmark = pytest.mark.install  # a minute; this suite must pass for every change
 
@@ -32,25 +33,7 @@ class Right(nn.Module):
         return x + self.last(torch.tanh(self.first(x)))
 
 
-def with_forward(forward, birth=lambda block, site: None):
-    """Return a block whose pass is ``forward(block, x, right)``, where ``right`` is the pass of ``Right``.
-
-    birth: called with the block and its site when it is built.
-    """
-
-    class Changed(Right):
-        def __init__(self, site):
-            super().__init__(site)
-            birth(self, site)
-
-        def forward(self, x):
-            return forward(self, x, super().forward)
-
-    return Changed
-
-
-def with_birth(birth):
-    return with_forward(lambda block, x, right: right(x), birth)
+with_forward, with_birth = changes_of(Right)
 
 
 def with_methods(**methods):
@@ -68,9 +51,7 @@ RunsOver = with_forward(lambda block, x, right: right(x) + 0 * x.square().exp())
 HasNoSlopeAtZero = with_forward(lambda block, x, right: right(x) + 0 * x.square().sum(dim=1, keepdim=True).sqrt())
 DrawsInEvaluation = with_forward(lambda block, x, right: right(x) + (0 if block.training else 1e-3 * torch.rand(())))
 WritesToItsInput = with_forward(lambda block, x, right: right(x.clamp_(max=1.0)))
-MakesTensorsOnTheCpu = with_forward(
-    lambda block, x, right: right(x) + torch.zeros(x.shape[1], dtype=x.dtype, device="cpu")
-)
+MakesCpuTensors = with_forward(lambda block, x, right: right(x) + torch.zeros(len(x[0]), dtype=x.dtype, device="cpu"))
 ReadsAValue = with_forward(lambda block, x, right: right(x) + 0 * x.sum().item())
 BranchesOnAValue = with_forward(lambda block, x, right: right(x) if x.sum() > 0 else 1.0 * right(x))
 Drops = with_forward(lambda block, x, right: right(x) + nn.functional.dropout(right(x) - x + 1e-3, 0.5))
@@ -110,10 +91,8 @@ MovesTheHost = with_forward(moves_the_host)
 MovesAtBirth = with_birth(lambda block, site: nn.init.constant_(block.last.bias, 1e-7))
 DrawsFromNumpy = with_birth(lambda block, site: nn.init.constant_(block.first.bias, float(np.random.random())))
 DrawsFromTheSystem = with_birth(lambda block, site: nn.init.constant_(block.first.bias, random.SystemRandom().random()))
-COMMON = {}
-SharesATable = with_birth(
-    lambda block, site: block.register_buffer("table", COMMON.setdefault(site.channels, torch.ones(site.channels)))
-)
+TABLE = torch.ones(1)
+SharesATable = with_birth(lambda block, _: block.register_buffer("table", TABLE))
 LearnsNowhere = with_birth(lambda block, site: [nn.init.zeros_(parameter) for parameter in block.first.parameters()])
 """Both layers are zero: only the last bias ever gets a gradient."""
 
@@ -141,11 +120,8 @@ class Backwards(torch.autograd.Function):
 
 def failed(factory, spec=SPEC):
     """Return the message of each failed check by name, without the kind of site."""
-    return {
-        result.check.partition("[")[0]: result.message
-        for result in run_checks(blueprint_checks(factory, spec))
-        if not result.ok
-    }
+    results = run_checks(blueprint_checks(factory, spec))
+    return {result.check.partition("[")[0]: result.message for result in results if not result.ok}
 
 
 def test_a_block_without_a_fault_passes_every_check():
@@ -177,7 +153,7 @@ def test_a_block_without_a_fault_passes_every_check():
         (ForgetsAPart, SPEC, "survives_a_round_trip", "differs after save and load: off by"),
         (CannotBeCopied, SPEC, "deepcopy_is_independent", "changes when its deep copy is trained"),
         (SharesATable, SPEC, "instances_share_nothing", "two blocks share: table"),
-        (MakesTensorsOnTheCpu, SPEC, "computes_where_its_input_is", "makes tensors where its input is not: zeros"),
+        (MakesCpuTensors, SPEC, "computes_where_its_input_is", "makes tensors where its input is not: zeros"),
         (HidesATensor, SPEC, "computes_where_its_input_is", "where its input is not"),
         (ReadsAValue, SPEC, "reads_no_value_in_forward", "reads values in its forward pass: item()"),
         (BranchesOnAValue, SPEC, "reads_no_value_in_forward", "__bool__()"),
@@ -220,6 +196,5 @@ def test_every_accepted_kind_of_site_is_checked():
     seen.clear()  # whether a block chooses its weights by a batch was looked at to list the checks
     for run in runs:
         run.run()
-    assert {(site.kind, site.example_shape) for site in seen} == {
-        (kind, shape) for kind in ("tokens", "vector") for shape in SHAPES[kind]
-    }
+    expected = {(kind, shape) for kind in ("tokens", "vector") for shape in SHAPES[kind]}
+    assert {(site.kind, site.example_shape) for site in seen} == expected

@@ -47,9 +47,7 @@ def acting(act):
     return Changed
 
 
-IgnoresItsMask = deciding(
-    lambda policy, seen, mask: Action(Op.GERMINATE, "slot-0", policy.space.blueprints["slot-0"][0])
-)
+IgnoresItsMask = deciding(lambda policy, *_: Action(Op.GERMINATE, "slot-0", policy.space.blueprints["slot-0"][0]))
 DrawsFromTheSystem = deciding(lambda policy, seen, mask: random.SystemRandom().choice([WAIT, *policy.possible(mask)]))
 
 ActsOnceTooOften = acting(lambda observations, actions: [*actions, WAIT])
@@ -80,11 +78,8 @@ class DrawsByPlace(Right):
         self.seed = seed
 
     def act(self, observations, masks):
-        choices = [[WAIT, *self.possible(mask)] for mask in masks]
-        return [
-            random.Random(f"{self.seed} {place} {seen.step}").choice(choices[place])
-            for place, seen in enumerate(observations)
-        ]
+        draws = [random.Random(f"{self.seed} {place} {seen.step}") for place, seen in enumerate(observations)]
+        return [draw.choice([WAIT, *self.possible(mask)]) for draw, mask in zip(draws, masks, strict=True)]
 
 
 class LooksAroundAsItDraws(DrawsByPlace):
@@ -125,9 +120,7 @@ CountsInVain = counting(load_state_dict=None)  # so it is not Resumable
 ForgetsTheLast = counting(state_dict=lambda policy: State({"counts": [*policy.counts[:-1], 0][: len(policy.counts)]}))
 GivesItselfAway = counting(state_dict=lambda policy: State({"counts": policy.counts}))
 GivesAMapping = counting(state_dict=lambda policy: {"counts": list(policy.counts)})
-TakesTheStateForItsOwn = counting(
-    load_state_dict=lambda policy, state: setattr(policy, "counts", state.plain["counts"])
-)
+TakesTheStateAsItsOwn = counting(load_state_dict=lambda policy, state: setattr(policy, "counts", state.plain["counts"]))
 
 
 def writing(plain, tensors=None):
@@ -248,9 +241,8 @@ def result_of(factory, name):
 def test_a_policy_without_a_fault_passes_every_check_with_every_number_of_slots():
     results = check_policy(Learns)
     assert {result.status for result in results} == {"passed"}
-    assert [result.check for result in results][:4] == [
-        f"acts_within_its_mask[{n}]" for n in ("1 slot", "2 slots", "3 slots", "7 slots")
-    ]
+    cases = [f"acts_within_its_mask[{n}]" for n in ("1 slot", "2 slots", "3 slots", "7 slots")]
+    assert [result.check for result in results][:4] == cases
 
 
 FOLLOWS = {
@@ -297,7 +289,7 @@ LOST = {
     "writes_down_what_it_remembers": [
         (GivesItselfAway, "modifies a state that it returned, in step 0 of episode 1: return and keep copies"),
         (GivesItsTensorsAway, "modifies a state that it returned, in step 1 of episode 1: return and keep copies"),
-        (TakesTheStateForItsOwn, "modifies the state that was loaded, in step "),
+        (TakesTheStateAsItsOwn, "modifies the state that was loaded, in step "),
         (CountsQuestions, "returns two different states in a row in step 1 of episode 1"),
         (ActsOtherwiseWhenAsked, "decides differently in step 0 of episode 1 after state_dict() was called"),
         (writing([1.0, math.nan]), "raises ValueError when its plain state is written as JSON: Out of range"),

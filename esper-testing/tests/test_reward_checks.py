@@ -9,6 +9,11 @@ from esper_core.leyline import RewardBreakdown, Stage
 from esper_testing import check_reward
 
 
+def size(network):
+    """Return what grew as a share of the host."""
+    return (network.parameters - network.host_parameters) / network.host_parameters
+
+
 class Right:
     """Pays for the gain over the twin, less a price for size: the change of a potential."""
 
@@ -16,10 +21,8 @@ class Right:
         self.metric = metric
 
     def value(self, network, twin):
-        added = (network.parameters - network.host_parameters) / network.host_parameters
-        return (
-            100 * self.metric.gain(network.validation_metric, twin.validation_metric) - 20 * added - 2 * network.fossils
-        )
+        gain = self.metric.gain(network.validation_metric, twin.validation_metric)
+        return 100 * gain - 20 * size(network) - 2 * network.fossils
 
     def terms(self, now, before, twin, twin_before):
         earlier = 0.0 if before is None else self.value(before, twin_before)
@@ -97,22 +100,16 @@ def with_value(extra):
     return with_methods(value=lambda reward, network, twin: Right.value(reward, network, twin) + extra(network, twin))
 
 
-def size(network, twin):
-    return (network.parameters - network.host_parameters) / network.host_parameters
-
-
 HasNoNames = with_methods(terms=lambda reward, *signals: dict(enumerate(Right.terms(reward, *signals).values())))
 DoesNotAddUp = with_methods(score=lambda reward, *signals: OddTotal(reward.terms(*signals)))
 HasAPotentialOfItsOwn = with_methods(
-    potential=lambda reward, signals, twin: {
-        "change": reward.value(signals, twin),
-        "size": float(signals.parameters),
-    }
+    potential=lambda reward, signals, twin: {"change": reward.value(signals, twin), "size": float(signals.parameters)}
 )
 PutsOutInfinity = with_term(lambda now, before: math.inf if now.train_loss == 0 else 0.0)
 CountsAnyGain = with_term(lambda now, before: math.fsum(0.0 * seed.gain.mean for seed in now.seeds if seed.gain))
+PaysForTheHost = with_value(lambda network, twin: network.validation_metric)
 PaysForALoss = with_value(lambda network, twin: 1e-3 * (network.validation_loss - twin.validation_loss))
-PaysForSize = with_value(lambda network, twin: 21 * size(network, twin))
+PaysForSize = with_value(lambda network, twin: 21 * size(network))
 
 # Other checks that a fault fails: random episodes contain draining seeds, too; and a term that is not finite, or a
 # wrong total, also shows where nothing has grown.
@@ -151,11 +148,7 @@ def test_a_reward_without_a_fault_passes_every_check():
         (CountsAnyGain, "stays_finite", "the reward must be finite"),
         (PaysForALoss, "lower_loss_never_pays_less", "for a loss of"),
         (PaysForSize, "larger_never_pays_more", "for 1000 parameters less"),
-        (
-            with_value(lambda network, twin: network.validation_metric),
-            "nothing_grown_earns_nothing",
-            "where nothing has grown",
-        ),
+        (PaysForTheHost, "nothing_grown_earns_nothing", "where nothing has grown"),
         (HasAPotentialOfItsOwn, "its_potential_telescopes", "the potential at its end is"),
     ],
 )

@@ -80,6 +80,9 @@ def with_attributes(**attributes):
 
 MeansItsLosses = with_attributes(losses=lambda *arguments: Right.losses(*arguments).mean())
 MeansItsScores = with_attributes(scores=lambda *arguments: Right.scores(*arguments).mean())
+FLAT_IMAGES = with_attributes(shape=DataShape("image", (4,), 3))
+INTEGERS = with_data(lambda x, y: ((1000 * x).long(), y))
+FRACTIONS = with_data(lambda x, y: (x.float(), y), Symbols)
 ONE_NAN = with_data(lambda x, y: (x.where(x != x[0, 0], torch.nan), y))
 CLASS_3 = with_data(lambda x, y: (x, torch.cat([torch.tensor([3]), y[1:]])))
 
@@ -100,17 +103,9 @@ def test_a_task_without_a_fault_passes_every_check(factory):
         (with_data(lambda x, y: (x + random.SystemRandom().random(), y)), "is_seeded", "differ when it is built twice"),
         (with_data(lambda x, y: (x + torch.rand(()), y)), "is_seeded", "differ when it is built twice"),
         (ONE_NAN, "inputs_are_finite", '1 values in the inputs of "train" are not finite'),
-        (
-            with_data(lambda x, y: ((1000 * x).long(), y)),
-            "inputs_are_finite",
-            '"train" are torch.int64, not torch.float32',
-        ),
+        (INTEGERS, "inputs_are_finite", '"train" are torch.int64, not torch.float32'),
         (with_data(lambda x, y: (x.double(), y)), "inputs_are_finite", '"train" are torch.float64, not torch.float32'),
-        (
-            with_data(lambda x, y: (x.float(), y), Symbols),
-            "inputs_are_finite",
-            '"train" are torch.float32, not torch.int64',
-        ),
+        (FRACTIONS, "inputs_are_finite", '"train" are torch.float32, not torch.int64'),
         (with_data(lambda x, y: (x - 1, y), Symbols), "inputs_are_finite", 'symbols of "train" go below 0'),
         (CLASS_3, "targets_fit", 'classes of "train" are 0 to 3, for 3 outputs'),
         (with_data(lambda x, y: (x, y[1:])), "targets_fit", '"train" has 30 inputs and 29 targets'),
@@ -118,11 +113,7 @@ def test_a_task_without_a_fault_passes_every_check(factory):
         (MeansItsScores, "scores_are_per_example", "of shape () as scores of 30 examples"),
         (with_attributes(metric=Metric("accuracy", "down")), "metric_says_what_is_better", "falls, but down is better"),
         (with_attributes(shape=DataShape("vector", (5,), 3)), "shape_agrees_with_data", "the declared shape is (5,)"),
-        (
-            with_attributes(shape=DataShape("image", (4,), 3)),
-            "shape_agrees_with_data",
-            "of kind image have 3 dimensions",
-        ),
+        (FLAT_IMAGES, "shape_agrees_with_data", "of kind image have 3 dimensions"),
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):

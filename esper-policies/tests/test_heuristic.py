@@ -118,12 +118,15 @@ def test_one_candidate_of_every_slot_germinates_first_and_none_after_the_preview
     assert decided(seen(10, slot("early"), acting), room={"early": ("a/mlp",)}) == WAIT
 
 
+def place_of(host_flops, **needs):
+    """Return the description of a slot and its candidates, which need these parameters and operations."""
+    candidates = tuple(Candidate(f"a/{name}", *need, identity=True) for name, need in needs.items())
+    return SlotDescription("sequence", 8, (40,), 0.0, 1000, host_flops, candidates)
+
+
 @pytest.mark.parametrize("order", [("a/conv", "a/mlp"), ("a/mlp", "a/conv")])
 def test_the_cheapest_of_a_slot_germinates_first_whatever_the_order_of_the_file(order):
-    candidates = tuple(
-        Candidate(name, parameters, flops=None, identity=True) for name, parameters in (("a/conv", 50), ("a/mlp", 900))
-    )
-    place = SlotDescription("sequence", 8, (40,), 0.0, 1000, None, candidates)
+    place = place_of(None, conv=(50, None), mlp=(900, None))
     policy = Heuristic(ActionSpace({"early": order}, {"early": place}))
     look = seen(10, slot("early"))
     (action,) = policy.act([look], [mask_of(look, room={"early": order})])
@@ -151,6 +154,10 @@ CROWD = rivals(seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/
         ([slot("early", *rivals(seed("a/conv", mean=0.2), seed("a/mlp", mean=0.195)))], {}, WAIT),
         ([slot("early", *rivals(*(seed(name, age=12) for name in ("a/conv", "a/mlp"))))], {}, CONV),
         ([slot("early"), slot("late", seed("a/mlp"))], {}, LATE),
+        *(
+            ([slot("early", seed("a/conv")), slot("late", seed("a/mlp", stage, mean=-0.1))], {}, WAIT)
+            for stage in (Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
+        ),
     ],
     ids=[
         "its preview is not over",
@@ -165,16 +172,11 @@ CROWD = rivals(seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/
         "which of two is better is undecided",
         "the first of two that are alike after twice the preview",
         "advancing precedes germinating",
+        *(f"one seed is blended in at a time: {stage}" for stage in ("blending", "holding", "draining")),
     ],
 )
 def test_incubating_seeds_are_advanced_pruned_or_left(slots, settings, action):
     assert decided(seen(10, *slots), settings=settings) == action
-
-
-@pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
-def test_one_seed_is_blended_in_at_a_time(stage):
-    other = slot("late", seed("a/mlp", stage, mean=-0.1))
-    assert decided(seen(10, slot("early", seed("a/conv")), other)) == WAIT
 
 
 @pytest.mark.parametrize(
@@ -184,12 +186,6 @@ def test_a_seed_that_its_gate_refuses_is_pruned_after_patience_and_earlier_if_it
     looks = {age: seen(20, slot("early", seed("a/conv", mean=mean, age=age)), steps=80) for age in (6, most - 1, most)}
     ops = [decided(look, refused=[Op.ADVANCE]).op for look in looks.values()]
     assert ops == [Op.WAIT, Op.WAIT, Op.PRUNE]
-
-
-def candidates_of(**flops):
-    """Return the description of a slot whose host needs 100 operations, with these candidates."""
-    described = [Candidate(f"a/{name}", 10, need, identity=True) for name, need in flops.items()]
-    return SlotDescription("sequence", 8, (40,), 0.0, 1000, 100, tuple(described))
 
 
 def test_once_previews_have_cost_their_share_only_seeds_that_pay_on_average_go_on_and_none_germinates():
@@ -208,7 +204,7 @@ def test_once_previews_have_cost_their_share_only_seeds_that_pay_on_average_go_o
     assert decided(*looks, seen(8, slot("early"), slot("late")), settings=share) == WAIT
     grown = decided(*looks, seen(8, slot("early"), slot("late", fossils=1)), settings=share)
     assert grown.op is Op.GERMINATE, "what was spent has brought something"
-    dear = ActionSpace(SPACE.blueprints, dict.fromkeys(SPACE.slots, candidates_of(conv=100, mlp=100)))
+    dear = ActionSpace(SPACE.blueprints, dict.fromkeys(SPACE.slots, place_of(100, conv=(10, 100), mlp=(10, 100))))
     policy = Heuristic(dear, **share)
     looks = [replace(look, signals=replace(look.signals, host_flops=100)) for look in looks[:4]]
     ops = [policy.act([look], [mask_of(look, refused=[Op.ADVANCE])])[0].op for look in looks]
@@ -264,16 +260,9 @@ def test_no_seed_is_advanced_without_time_to_remove_it(step, then):
     assert decided(seen(step, slot("early", seed("a/conv", age=9)))).op is then
 
 
-@pytest.mark.parametrize(
-    ("promise", "measured", "then"),
-    [
-        (0.2, 0.2, Op.FOSSILISE),
-        (0.2, 0.001, Op.WAIT),
-        (0.2, None, Op.WAIT),
-    ],
-)
-def test_a_holding_seed_is_fossilised_for_its_measured_gain_alone(promise, measured, then):
-    before = seen(19, slot("early", seed("a/conv", mean=promise)))
+@pytest.mark.parametrize(("measured", "then"), [(0.2, Op.FOSSILISE), (0.001, Op.WAIT), (None, Op.WAIT)])
+def test_a_holding_seed_is_fossilised_for_its_measured_gain_alone(measured, then):
+    before = seen(19, slot("early", seed("a/conv", mean=0.2)))
     assert decided(before, seen(20, slot("early", seed("a/conv", Stage.HOLDING, measured)))).op is then
 
 
@@ -419,24 +408,12 @@ def test_age_counts_in_steps_of_32_batches():
     assert [of[batches].looks for batches in (320, 32, 16, 4)] == [3, 3, 6, 24]
 
 
-@pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
-def test_a_gain_measured_in_the_host_counts_once(stage):
-    assert forecast(rise=10.0, caution=2.0).net(tried(stage)) == pytest.approx(0.08)
-
-
-@pytest.mark.parametrize(
-    "gain",
-    [
-        Gain(400, math.nan, math.nan, math.nan, math.nan, math.nan),
-        Gain(400, math.inf, math.inf, 0.0, -1.0, math.inf),
-        Gain(1, 0.5, math.nan, 0.0, 0.5, 0.5),
-    ],
-)
-def test_a_non_finite_gain_never_pays(gain):
-    assert Forecast().net(tried(gain=gain)) == -math.inf
-
-
-def test_an_uncertain_gain_does_not_pay():
+def test_a_gain_counts_once_where_it_was_measured_in_the_host_and_only_if_it_is_finite_and_certain():
+    for stage in (Stage.BLENDING, Stage.HOLDING, Stage.DRAINING):
+        assert forecast(rise=10.0, caution=2.0).net(tried(stage)) == pytest.approx(0.08)
+    unknown = Gain(400, *[math.nan] * 5), Gain(400, math.inf, math.inf, 0.0, -1.0, math.inf)
+    for gain in (*unknown, Gain(1, 0.5, math.nan, 0.0, 0.5, 0.5)):
+        assert Forecast().net(tried(gain=gain)) == -math.inf
     noise = Gain(100, 0.01, 0.1, 0.0, -1.0, 1.0)
     assert forecast().net(tried(gain=noise)) < 0
     assert forecast(caution=0.0).net(tried(gain=noise)) > 0

@@ -79,12 +79,7 @@ class Chance(random.Random):
 
     def place(self, blueprints: Iterable[str]) -> SlotDescription:
         described = [
-            Candidate(
-                name,
-                self.count(),
-                self.perhaps(self.count()),
-                self.random() < 0.5,
-            )
+            Candidate(name, self.count(), self.perhaps(self.count()), self.random() < 0.5)
             for name in self.some(blueprints)
         ]
         size = tuple(self.randrange(1, 10**4) for _ in range(self.randrange(3)))
@@ -122,11 +117,20 @@ def scene_of(seed: int) -> Scene:
 
 
 scenes = st.integers(0, 2**32).map(scene_of)
+Row = dict[str, float]
 
 
-def named(columns: tuple[str, ...], row: tuple[float, ...]) -> dict[str, float]:
-    assert len(columns) == len(row)
-    return dict(zip(columns, row, strict=True))
+def named_rows(scene: Scene) -> tuple[Row, dict[str, Row], dict[tuple[str, str], Row]]:
+    """Return the values by the names of their columns: of the whole, of each slot, and of each candidate."""
+    rows = rows_of(*scene)
+    slots, candidates = (
+        {name: dict(zip(columns, row, strict=True)) for name, row in zip(names, of_part, strict=True)}
+        for columns, names, of_part in (
+            (SLOT_COLUMNS, rows.slot_names, rows.slots),
+            (CANDIDATE_COLUMNS, rows.candidate_names, rows.candidates),
+        )
+    )
+    return dict(zip(GLOBAL_COLUMNS, rows.whole, strict=True)), slots, candidates
 
 
 @pytest.mark.parametrize("columns", [GLOBAL_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS])
@@ -142,9 +146,8 @@ def test_any_observation_has_the_same_columns_bounded_values_and_zeros_where_unk
     rows = rows_of(*scene)
     assert rows.schema == SCHEMA
     assert rows.slot_names == scene[0].slots
-    assert (len(rows.slots), len(rows.candidates)) == (len(rows.slot_names), len(rows.candidate_names))
-    kinds = (GLOBAL_COLUMNS, [rows.whole]), (SLOT_COLUMNS, rows.slots), (CANDIDATE_COLUMNS, rows.candidates)
-    for row in [named(columns, row) for columns, every in kinds for row in every]:
+    whole, slots, candidates = named_rows(scene)
+    for row in [whole, *slots.values(), *candidates.values()]:
         assert all(isinstance(value, float) and abs(value) <= LIMIT for value in row.values())
         for name, flag in row.items():
             assert not name.endswith("?") or flag == 0.0 or (flag, row[name.removesuffix("?")]) == (1.0, 0.0), name
@@ -153,13 +156,13 @@ def test_any_observation_has_the_same_columns_bounded_values_and_zeros_where_unk
 @given(scenes)
 def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
     """Values in the signals that are None or NaN are unknown."""
-    space, seen, mask = scene
-    rows = rows_of(space, seen, mask)
+    space, seen, _ = scene
+    global_values, slots, candidates = named_rows(scene)
+    now = seen.signals
 
     def unknown(value: float | None) -> float:
         return float(value is None or math.isnan(value))
 
-    global_values, now = named(GLOBAL_COLUMNS, rows.whole), seen.signals
     assert global_values["train_loss?"] == unknown(now.train_loss)
     assert global_values["validation_loss?"] == unknown(now.validation_loss)
     assert global_values["overfit?"] == unknown(now.validation_loss - now.train_loss)
@@ -167,11 +170,10 @@ def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
     assert global_values["price?"] == unknown(seen.price)
     if seen.twin is None:
         assert global_values["metric_over_twin?"] == global_values["loss_under_twin?"] == 1.0
-    for name, row in zip(rows.slot_names, rows.slots, strict=True):
-        values = named(SLOT_COLUMNS, row)
+    for name, values in slots.items():
         assert {values["depth?"], values["channels?"], values["positions?"]} == {float(name not in space.descriptions)}
-    for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        values, place = named(CANDIDATE_COLUMNS, row), space.descriptions.get(slot)
+    for (slot, blueprint), values in candidates.items():
+        place = space.descriptions.get(slot)
         candidate = None if place is None else place.candidate(blueprint)
         assert values["parameters?"] == float(candidate is None)
         has_flops = candidate is not None and place is not None and None not in (candidate.flops, place.host_flops)
@@ -192,16 +194,15 @@ def living(seen: Observation, slot: str, blueprint: str) -> SeedSignals | None:
 @given(scenes)
 def test_candidates_are_ordered_by_slot_and_blueprint_with_unknown_ones_last(scene: Scene) -> None:
     """A seed whose blueprint is not in the action space has a row of its own, with ``is_new`` 1."""
-    space, seen, mask = scene
-    rows = rows_of(space, seen, mask)
+    space, seen, _ = scene
     expected = []
     for slot in seen.signals.slots:
         blueprints = space.blueprints[slot.name]
         strangers = [seed.blueprint for seed in slot.seeds if seed.blueprint not in blueprints]
         expected += [(slot.name, blueprint) for blueprint in (*blueprints, *strangers)]
-    assert list(rows.candidate_names) == expected
-    for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        values = named(CANDIDATE_COLUMNS, row)
+    _, _, candidates = named_rows(scene)
+    assert list(candidates) == expected
+    for (slot, blueprint), values in candidates.items():
         assert values["is_new"] == float(blueprint not in space.blueprints[slot])
         seed = living(seen, slot, blueprint)
         assert [values[f"stage_{stage.value}"] for stage in LIVING] == [
@@ -212,10 +213,9 @@ def test_candidates_are_ordered_by_slot_and_blueprint_with_unknown_ones_last(sce
 @given(scenes)
 def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
     """An op is possible for a slot if it is for anything in it, and for a seed if the mask allows it by blueprint."""
-    space, seen, mask = scene
-    rows = rows_of(space, seen, mask)
-    for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        values = named(CANDIDATE_COLUMNS, row)
+    _, seen, mask = scene
+    _, slots, candidates = named_rows(scene)
+    for (slot, blueprint), values in candidates.items():
         assert values["may_germinate"] == mask.allows(Action(Op.GERMINATE, slot, blueprint))
         if living(seen, slot, blueprint) is None:
             assert not any(values[f"may_{op.value}"] for op in SEED_OPS)
@@ -225,28 +225,19 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
         # It names no blueprint: only ``mask.seeds`` says which seed it applies to.
         allowed = mask.allows(Action(Op.FOSSILISE, slot)) and Op.FOSSILISE in mask.seeds[slot][blueprint]
         assert values["may_fossilise"] == allowed
-    for slot, row in zip(rows.slot_names, rows.slots, strict=True):
-        values = named(SLOT_COLUMNS, row)
+    for slot, values in slots.items():
         assert {op: values[f"may_{op.value}"] for op in mask.ops[slot]} == dict.fromkeys(mask.ops[slot], 1.0)
         assert sum(values[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
 
 
 PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, True),))
 GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
-SEED = SeedSignals(
-    "a/one",
-    Stage.HOLDING,
-    0.5,
-    100,
-    age=0,
-    incubation_loss=math.e - 1,
-    gradients=GradientHealth(1.0, 1.0, 1.0, 0.25, 0.25, 0.0),
-    gain=GAIN,
-    opinion=Opinion(Finding.SHOWN, "why", None, 0.05),
-)
+HEALTH, SHOWN = GradientHealth(1.0, 1.0, 1.0, 0.25, 0.25, 0.0), Opinion(Finding.SHOWN, "why", None, 0.05)
+MEASURED = {"age": 0, "incubation_loss": math.e - 1, "gradients": HEALTH, "gain": GAIN, "opinion": SHOWN}
+SEED = SeedSignals("a/one", Stage.HOLDING, 0.5, 100, **MEASURED)
 
 
-def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
+def small(**changes: object) -> Scene:
     slot = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
     now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (slot,))
     twin = Signals(0, 0.0, math.e**2 - 1, 0.5, 1000, 1000, ())
@@ -255,48 +246,37 @@ def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
 
 
 SHARE = math.log(2) / math.log(11)
-MEANINGS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
-    "whole": (
-        GLOBAL_COLUMNS,
-        {
-            "progress": 0.5, "steps": math.log10(11) / 2, "validation_loss": 1.0, "overfit": math.e - 1,
-            "metric": 0.75, "metric_over_twin": 2.5, "loss_under_twin": 1.0, "added": 0.1, "fossils": 0.5,
-            "living": 0.25, "price": 0.2,
-        },
-    ),
-    "slots": (
-        SLOT_COLUMNS,
-        {
-            "state_occupied": 1.0, "fossils": 0.5, "acting": 0.25, "depth": 0.5, "channels": 1.0, "positions": 0.5,
-            "kind_sequence": 1.0,
-        },
-    ),
-    "candidates": (
-        CANDIDATE_COLUMNS,
-        {
-            "parameters": SHARE, "flops": SHARE, "identity": 1.0,
-            "stage_holding": 1.0, "alpha": 0.5, "promised_loss": -1.0, "gain": 2.5, "gain_error": 2.5,
-            "health": 0.5, "surplus": 2.0, "gate_opens": 1.0, "rent": 0.02,
-        },
-    ),
-}  # fmt: skip
+MEANINGS: tuple[Row, ...] = (
+    {
+        "progress": 0.5, "steps": math.log10(11) / 2, "validation_loss": 1.0, "overfit": math.e - 1,
+        "metric": 0.75, "metric_over_twin": 2.5, "loss_under_twin": 1.0, "added": 0.1, "fossils": 0.5,
+        "living": 0.25, "price": 0.2,
+    },
+    {
+        "state_occupied": 1.0, "fossils": 0.5, "acting": 0.25, "depth": 0.5, "channels": 1.0, "positions": 0.5,
+        "kind_sequence": 1.0,
+    },
+    {
+        "parameters": SHARE, "flops": SHARE, "identity": 1.0,
+        "stage_holding": 1.0, "alpha": 0.5, "promised_loss": -1.0, "gain": 2.5, "gain_error": 2.5,
+        "health": 0.5, "surplus": 2.0, "gate_opens": 1.0, "rent": 0.02,
+    },
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("part", MEANINGS)
-def test_columns_have_their_documented_values(part: str) -> None:
+def test_columns_have_their_documented_values() -> None:
     """A known zero has no flag: an age of 0 steps."""
-    columns, meanings = MEANINGS[part]
-    values = getattr(rows_of(*small()), part)
-    row = named(columns, values if part == "whole" else values[0])
-    assert {name: value for name, value in row.items() if value} == pytest.approx(meanings)
+    whole, slots, candidates = named_rows(small())
+    for row, meanings in zip((whole, *slots.values(), *candidates.values()), MEANINGS, strict=True):
+        assert {name: value for name, value in row.items() if value} == pytest.approx(meanings)
 
 
 def test_slot_without_signals_is_in_no_state_and_rent_is_unknown_without_a_price() -> None:
     """No value is assumed for a slot that the observation lacks."""
     space, seen, mask = small(price=None)
-    row = named(CANDIDATE_COLUMNS, rows_of(space, seen, mask).candidates[0])
+    _, _, candidates = named_rows((space, seen, mask))
+    row = candidates["early", "a/one"]
     assert (row["rent"], row["rent?"]) == (0.0, 1.0)
-    rows = rows_of(space, replace(seen, signals=replace(seen.signals, slots=())), mask)
-    row = named(SLOT_COLUMNS, rows.slots[0])
-    assert not any(row[f"state_{state.value}"] for state in SlotState)
-    assert rows.candidate_names == (("early", "a/one"),)
+    _, slots, candidates = named_rows((space, replace(seen, signals=replace(seen.signals, slots=())), mask))
+    assert not any(slots["early"][f"state_{state.value}"] for state in SlotState)
+    assert list(candidates) == [("early", "a/one")]

@@ -19,10 +19,7 @@ SMALL = {"width": 4, "passes": 1, "minibatch": 1000}
 """A small network, which trains faster; its checks are slow tests nevertheless."""
 
 
-SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "ppo": SMALL}
-
-
-@parametrize_with_checks("policies", settings=SETTINGS)
+@parametrize_with_checks("policies", settings={"schedule": a_plan, "heuristic": HASTY, "ppo": SMALL})
 def test_it_conforms(check):
     check.run()
 

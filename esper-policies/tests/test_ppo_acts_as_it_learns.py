@@ -8,6 +8,7 @@ import math
 import random
 from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -85,12 +86,9 @@ class Witness:
                 turns[place].append(Turn(observation, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)})))
                 if (place, step) in early:
                     over[place] = observation
-        episodes = [
-            part
-            for n in range(environments)
-            for part in [*ended[n], *([Trajectory(tuple(turns[n]))] if turns[n] else [])]
-        ]
-        return Rollout("ppo", self.round, tuple(episodes))
+        for place in range(environments):
+            ended[place] += [Trajectory(tuple(turns[place]))] if turns[place] else []
+        return Rollout("ppo", self.round, tuple(chain(*ended)))
 
     def learn(self, rollout, monkeypatch):
         """Return how far a decision's ratio is from 1 in the update at most, the number of decisions, and the figures.
@@ -139,24 +137,18 @@ def test_sim_high_2_before_the_first_gradient_step_every_ratio_is_1(monkeypatch,
     assert policy.scales.whole.count > 0
 
 
-def rollout_of(policy, monkeypatch, **course):
-    return Witness(policy, monkeypatch).play(**course)
-
-
 def test_rewards_between_decisions_belong_to_the_earlier_one(monkeypatch):
     policy = Ppo(SPACE, width=8, decide_every=5)
-    rollout = rollout_of(policy, monkeypatch, undone=[(1, 6)])
+    rollout = Witness(policy, monkeypatch).play(undone=[(1, 6)])
     episodes, _ = episodes_of(SPACE, rollout, policy.pace)
     assert [(episode.environment, len(episode.decisions)) for episode in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
     rewards = [turn.reward.total for turn in rollout.trajectories[0].turns]
-    assert [decision.reward for decision in episodes[0].decisions] == pytest.approx(
-        [sum(rewards[:5]), sum(rewards[5:10]), sum(rewards[10:])]
-    )
+    sums = [sum(rewards[:5]), sum(rewards[5:10]), sum(rewards[10:])]
+    assert [decision.reward for decision in episodes[0].decisions] == pytest.approx(sums)
     behind = [turn.reward.total for turn in rollout.trajectories[2].turns if turn.observation.step >= 10]
     assert episodes[2].decisions[0].reward == pytest.approx(sum(behind)), "what came before it decided is not its doing"
-    assert all(
-        turn.action == WAIT for episode in rollout.trajectories for turn in episode.turns if turn.observation.step % 5
-    )
+    turns = chain(*(episode.turns for episode in rollout.trajectories))
+    assert all(turn.action == WAIT for turn in turns if turn.observation.step % 5)
 
 
 def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monkeypatch):
@@ -179,29 +171,21 @@ def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monke
 
 
 def test_after_last_only_automatic_actions_are_taken():
-    seen, mask = SlotScene(Stage.HOLDING, {Op.FOSSILISE, Op.PRUNE}, step=4).seen
+    scene, name = episode(SPACE, 5)[4], SPACE.blueprints["slot-0"][0]
+    first, *others = scene.observation.signals.slots
+    seed, ops = SeedSignals(name, Stage.HOLDING, 1.0, 10, 3), frozenset({Op.FOSSILISE, Op.PRUNE})
+    slots = (replace(first, state=SlotState.OCCUPIED, seeds=(seed,)), *others)
+    seen = replace(scene.observation, signals=replace(scene.observation.signals, slots=slots))
+    mask = ActionMask({"slot-0": ops}, {}, {"slot-0": {name: ops}})
     share = seen.step / seen.steps
     assert Pace(1, last=share).by_itself(seen, mask) is None
     assert Pace(1, last=share - 1e-6).by_itself(seen, mask) == WAIT
     assert Pace(1, last=0.0, keeps=True).by_itself(seen, mask) == Action(Op.FOSSILISE, "slot-0")
 
 
-class SlotScene:
-    """One seed in the first slot."""
-
-    def __init__(self, stage, ops, step=0):
-        scene = episode(SPACE, 5)[step]
-        name = SPACE.blueprints["slot-0"][0]
-        seed = SeedSignals(name, stage, 1.0, 10, 3)
-        first = replace(scene.observation.signals.slots[0], state=SlotState.OCCUPIED, seeds=(seed,))
-        signals = replace(scene.observation.signals, slots=(first, *scene.observation.signals.slots[1:]))
-        mask = ActionMask({"slot-0": frozenset(ops)}, {}, {"slot-0": {name: frozenset(ops)}})
-        self.seen = replace(scene.observation, signals=signals), mask
-
-
 def test_episodes_with_unknown_rewards_are_left_out_and_counted(monkeypatch):
     policy = Ppo(SPACE, width=8)
-    rollout = rollout_of(policy, monkeypatch)
+    rollout = Witness(policy, monkeypatch).play()
     first = rollout.trajectories[0]
     gap = replace(first, turns=(*first.turns[:4], replace(first.turns[4], reward=None), *first.turns[5:]))
     episodes, unknown = episodes_of(SPACE, replace(rollout, trajectories=(gap, *rollout.trajectories[1:])), Pace())
@@ -210,10 +194,6 @@ def test_episodes_with_unknown_rewards_are_left_out_and_counted(monkeypatch):
 
 
 TINY = {"width": 8, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
-
-
-def same(first, second):
-    return same_state(written_and_read(first.state_dict()), written_and_read(second.state_dict()))
 
 
 @pytest.mark.parametrize("ways", [{}, {"together": 3, "decide_every": 2, "speed": 3}])
@@ -226,7 +206,7 @@ def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupt
         rollout, again = (play(policy, game, 3, 10 * number, number) for policy in (stays, moves))
         assert rollout == again
         assert stays.update(rollout) == moves.update(again)
-        assert same(stays, moves)
+        assert same_state(*(written_and_read(policy.state_dict()) for policy in (stays, moves)))
 
 
 def decisions(policy, episodes, place):
@@ -259,9 +239,8 @@ def test_draws_differ_between_seeds_environments_and_rounds():
         for round_ in range(2):
             rollout = play(policy, game, 16, round_=round_)
             policy.round += 1
-            drawn[seed, round_] = tuple(
-                tuple(turn.action for turn in episode.turns) for episode in rollout.trajectories
-            )
+            episodes = rollout.trajectories
+            drawn[seed, round_] = tuple(tuple(turn.action for turn in episode.turns) for episode in episodes)
     assert len(set(drawn.values())) == 4
     assert len(set(drawn[0, 0])) > 4
 

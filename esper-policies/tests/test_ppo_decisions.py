@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -26,11 +27,7 @@ class Problem:
 
     @property
     def chances(self):
-        scores = Scores(
-            torch.tensor([self.ops]),
-            torch.tensor([self.candidates]),
-            torch.zeros(1),
-        )
+        scores = Scores(torch.tensor([self.ops]), torch.tensor([self.candidates]), torch.zeros(1))
         return Chances(scores, torch.tensor([self.legal]), torch.tensor([self.home]))
 
 
@@ -46,18 +43,13 @@ def problem(seed):
     )
 
 
-problems = st.integers(0, 10**6).map(problem)
-
-
 def mean_in_the_exponent(scores):
-    most = max(scores)
-    return most + math.log(math.fsum(math.exp(score - most) for score in scores) / len(scores))
+    return np.logaddexp.reduce(scores) - math.log(len(scores))
 
 
 def normal(scores):
     """Logarithms of chances, by key."""
-    most = max(scores.values())
-    log_sum = most + math.log(math.fsum(math.exp(score - most) for score in scores.values()))
+    log_sum = np.logaddexp.reduce(list(scores.values()))
     return {key: score - log_sum for key, score in scores.items()}
 
 
@@ -77,81 +69,54 @@ def heads_of(problem_):
     return normal(ops), slots, blueprints
 
 
-def log_chance(problem_, op, place):
+def log_chances(problem_):
+    """Return the logarithm of the chance of each possible decision: by the number of the op, and the candidate."""
     ops, slots, blueprints = heads_of(problem_)
-    total = ops[op]
-    if op is not Op.WAIT:
-        home = problem_.home[place]
-        total += slots[op][home] + blueprints[op][home][place]
-    return total
-
-
-def decisions(problem_):
-    """Yield all possible decisions: op, its number, and the candidate."""
-    yield Op.WAIT, 0, 0
+    chances = {(0, 0): ops[Op.WAIT]}
     for number, op in enumerate(OPS[1:]):
-        yield from ((op, number + 1, place) for place, yes in enumerate(problem_.legal[number]) if yes)
+        for place, home in enumerate(problem_.home):
+            if problem_.legal[number][place]:
+                chances[number + 1, place] = ops[op] + slots[op][home] + blueprints[op][home][place]
+    return chances
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems)
-def test_log_chances_are_sums_over_op_slot_and_blueprint(drawn_problem):
-    for op, number, place in decisions(drawn_problem):
+@given(st.integers(0, 10**6).map(problem), st.integers(0, 10**6))
+def test_chances_are_products_over_op_slot_and_blueprint_and_only_possible_decisions_are_drawn(drawn_problem, seed):
+    expected, chances = log_chances(drawn_problem), drawn_problem.chances
+    for (number, place), log_chance in expected.items():
         chosen = Chosen(torch.tensor([number]), torch.tensor([place]))
-        computed = drawn_problem.chances.log_chance(chosen).item()
-        assert computed == pytest.approx(log_chance(drawn_problem, op, place), abs=CLOSE)
-
-
-@settings(max_examples=40, deadline=None)
-@given(problems)
-def test_chances_add_up_to_1_and_impossible_decisions_have_none(drawn_problem):
-    joint = drawn_problem.chances.joint[0].double()
+        assert chances.log_chance(chosen).item() == pytest.approx(log_chance, abs=CLOSE)
+    joint = chances.joint[0].double()
     assert joint.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     legal = torch.tensor([True, *(yes for row in drawn_problem.legal for yes in row)])
     assert (joint[~legal].exp() < 1e-30).all()
     assert torch.isfinite(joint).all()
-    ops = drawn_problem.chances.ops[0].double().exp()
+    ops = chances.ops[0].double().exp()
     possible = torch.tensor([True, *(any(row) for row in drawn_problem.legal)])
     assert (ops[~possible] < 1e-30).all()
     assert joint.exp()[legal].min() >= 0
-
-
-@settings(max_examples=40, deadline=None)
-@given(problems, st.integers(0, 10**6))
-def test_only_possible_decisions_are_drawn(drawn_problem, seed):
     draw = random.Random(seed)
-    extremes = [0.0, 1.0 - 2**-24, 1.0]
-    possible = {(number, place) for _, number, place in decisions(drawn_problem)}
-    for first in [*extremes, *(draw.random() for _ in range(5))]:
-        drawn = drawn_problem.chances.drawn(torch.tensor([first]))
-        assert (drawn.op.item(), drawn.candidate.item()) in possible
-    best = drawn_problem.chances.best()
-    assert (best.op.item(), best.candidate.item()) in possible
-    by_chance = {
-        (number, place): log_chance(drawn_problem, op, place) for op, number, place in decisions(drawn_problem)
-    }
-    assert by_chance[best.op.item(), best.candidate.item()] == pytest.approx(max(by_chance.values()), abs=CLOSE)
+    for luck in [0.0, 1.0 - 2**-24, 1.0, *(draw.random() for _ in range(5))]:
+        drawn = chances.drawn(torch.tensor([luck]))
+        assert (drawn.op.item(), drawn.candidate.item()) in expected
+    best = chances.best()
+    best_chance = expected[best.op.item(), best.candidate.item()]
+    assert best_chance == pytest.approx(max(expected.values()), abs=CLOSE)
 
 
 def test_decisions_are_drawn_with_their_chances():
     drawn_problem = problem(12345)
-    drawn_problem.legal = [[True] * len(drawn_problem.home) for _ in OPS[1:]]
-    drawn_problem.ops, drawn_problem.candidates = (
-        [0.0] * len(OPS),
-        [[0.1 * place for place in range(len(drawn_problem.home))] for _ in OPS[1:]],
+    width, count = len(drawn_problem.home), 4000
+    drawn_problem.legal, drawn_problem.ops = [[True] * width for _ in OPS[1:]], [0.0] * len(OPS)
+    drawn_problem.candidates = [[0.1 * place for place in range(width)] for _ in OPS[1:]]
+    candidates, legal = (
+        torch.tensor([rows]).expand(count, -1, -1) for rows in (drawn_problem.candidates, drawn_problem.legal)
     )
-    count = 4000
-    scores = Scores(
-        torch.zeros(count, len(OPS)),
-        torch.tensor([drawn_problem.candidates]).expand(count, -1, -1),
-        torch.zeros(count),
-    )
-    chances = Chances(
-        scores, torch.tensor([drawn_problem.legal]).expand(count, -1, -1), torch.tensor([drawn_problem.home] * count)
-    )
-    luck = torch.rand(count, generator=torch.Generator().manual_seed(3))
-    drawn = chances.drawn(luck)
+    scores = Scores(torch.zeros(count, len(OPS)), candidates, torch.zeros(count))
+    chances = Chances(scores, legal, torch.tensor([drawn_problem.home] * count))
+    drawn = chances.drawn(torch.rand(count, generator=torch.Generator().manual_seed(3)))
     joint = drawn_problem.chances.joint[0].exp()
-    places = torch.where(drawn.op == 0, 0, (drawn.op - 1) * len(drawn_problem.home) + drawn.candidate + 1)
+    places = torch.where(drawn.op == 0, 0, (drawn.op - 1) * width + drawn.candidate + 1)
     often = torch.bincount(places, minlength=len(joint)) / count
     assert (often - joint).abs().max() < 4 * 0.5 / count**0.5

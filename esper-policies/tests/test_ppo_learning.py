@@ -68,10 +68,9 @@ def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkey
     assert figures["explained_variance"] <= 1
     heads = {name.removeprefix("entropy_") for name in figures if name.startswith("entropy_")}
     assert heads == {"op", "slot", "blueprint", "weight"}
-    decisions = [turn.action.op for episode in rollout.trajectories for turn in episode.turns]
+    decisions, returns = [action.op for action in actions_of(rollout)], returns_of(rollout)
     for op in Op:
         assert figures[f"share_{op.value}"] == decisions.count(op) / 80
-    returns = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
     assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
     assert figures["spread_of_returns"] == pytest.approx(statistics.pstdev(returns), abs=1e-6)
     assert all(math.isfinite(figure) for figure in figures.values())
@@ -83,8 +82,7 @@ def test_the_return_of_an_episode_with_rollbacks_is_that_of_all_parts():
     first = rollout.trajectories[0]
     parts = [replace(first, turns=first.turns[:4]), replace(first, turns=first.turns[4:])]
     figures = policy.update(replace(rollout, trajectories=(*parts, *rollout.trajectories[1:])))
-    returns = [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
-    assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
+    assert figures["return"] == pytest.approx(statistics.fmean(returns_of(rollout)), abs=1e-6)
 
 
 @pytest.mark.parametrize(("most", "forgotten"), [(1e-9, True), (1e9, False)])
@@ -100,6 +98,27 @@ def test_momentum_is_reset_after_too_large_a_change(most, forgotten):
 def test_sim_med_2_passes_end_after_too_large_a_change(most, passes):
     policy = Ppo(contextual().space, **TINY, passes=7, minibatch=64, most_change=most)
     assert policy.update(play(policy, contextual(), 16))["passes"] == passes
+
+
+def weights(policy):
+    return [parameter.tolist() for parameter in policy.network.parameters()]
+
+
+def actions_of(rollout):
+    return [turn.action for episode in rollout.trajectories for turn in episode.turns]
+
+
+def returns_of(rollout):
+    return [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
+
+
+def paid_by(rollout, reward_of):
+    """Return the rollout with the reward of each turn that the function ``reward_of`` gives."""
+    episodes = [
+        replace(episode, turns=tuple(replace(turn, reward=reward_of(turn)) for turn in episode.turns))
+        for episode in rollout.trajectories
+    ]
+    return replace(rollout, trajectories=tuple(episodes))
 
 
 def taught(game, episodes, times=1, **settings):
@@ -134,8 +153,8 @@ def test_value_share_weighs_the_value_loss():
 def test_the_weight_of_entropy_falls_over_rounds():
     game = delayed()
     policy = Ppo(game.space, **TINY, entropy=0.4, entropy_end=0.1, entropy_rounds=3, passes=1)
-    weights = [policy.update(play(policy, game, 4, 4 * n, n))["entropy_weight"] for n in range(5)]
-    assert weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1])
+    entropy_weights = [policy.update(play(policy, game, 4, 4 * n, n))["entropy_weight"] for n in range(5)]
+    assert entropy_weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1])
 
 
 def test_padding_does_not_affect_training():
@@ -147,45 +166,36 @@ def test_padding_does_not_affect_training():
     pads = ~lesson.is_decision.flatten()
     evaluated = (worth.log_chance, worth.value, worth.advantage, worth.returns)
     spoilt = Worth(*(torch.where(pads, 7.0, tensor) for tensor in evaluated))
-    weights = []
+    learnt = []
     for candidate in (worth, spoilt):
         twin = Ppo(game.space, **TINY, passes=2, minibatch=1000)
         figures = learn(
             twin.network, twin.optimizer, lesson, candidate, policy.settings, entropy=0.1, order=generator()
         )
-        weights.append((figures, [parameter.tolist() for parameter in twin.network.parameters()]))
-    assert weights[0] == weights[1]
+        learnt.append((figures, weights(twin)))
+    assert learnt[0] == learnt[1]
 
 
 def test_a_round_without_known_rewards_changes_no_weights_and_is_reported(caplog):
     policy = Ppo(contextual().space, **TINY)
-    rollout = play(policy, contextual(), 4)
-    unpaid = [
-        replace(episode, turns=tuple(replace(turn, reward=None) for turn in episode.turns))
-        for episode in rollout.trajectories
-    ]
-    before = [parameter.tolist() for parameter in policy.network.parameters()]
+    unpaid, before = paid_by(play(policy, contextual(), 4), lambda turn: None), weights(policy)
     with caplog.at_level(logging.WARNING, logger="esper"):
-        assert [policy.update(replace(rollout, trajectories=tuple(unpaid))) for _ in range(2)] == [{}, {}]
+        assert [policy.update(unpaid) for _ in range(2)] == [{}, {}]
     (message,) = caplog.messages
     assert message.startswith("arm contextual: all rewards are unknown")
-    assert [parameter.tolist() for parameter in policy.network.parameters()] == before
+    assert weights(policy) == before
     assert policy.round == 2
 
 
 def test_without_learning_weights_are_kept_and_decisions_deterministic():
     game = contextual()
     policy = Ppo(game.space, **TINY, learn=False)
-    before = [parameter.tolist() for parameter in policy.network.parameters()]
+    before = weights(policy)
     first, second = (play(policy, game, 8, 0) for _ in range(2))
     assert policy.update(first) == {}
-    assert [parameter.tolist() for parameter in policy.network.parameters()] == before
-    assert [turn.action for episode in first.trajectories for turn in episode.turns] == [
-        turn.action for episode in second.trajectories for turn in episode.turns
-    ]
-    assert WAIT in [
-        turn.action for episode in play(Ppo(game.space, **TINY), game, 16).trajectories for turn in episode.turns
-    ]
+    assert weights(policy) == before
+    assert actions_of(first) == actions_of(second)
+    assert WAIT in actions_of(play(Ppo(game.space, **TINY), game, 16))
 
 
 NAMES = ("alpha", "gain", "gain?", "stage_training", "kind_vector", "age", "is_new")
@@ -243,26 +253,20 @@ def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
         scale = scales.returns if every else None
 
 
+def paid_in(unit, turn):
+    return RewardBreakdown({"paid": turn.reward.total * unit})
+
+
 def test_learning_does_not_depend_on_the_scale_of_rewards():
-    game, learnt, unit = delayed(), {}, 1e3
+    game, learnt, unit = delayed(), [], 1e3
     for factor in (1.0, unit):
         policy = Ppo(game.space, width=8, together=4, passes=2, learning_rate=1e-2)
-        figures = []
-        for number in range(2):
-            rollout = play(policy, game, 4, 4 * number, number)
-            episodes = [
-                replace(episode, turns=tuple(_paid(turn, factor) for turn in episode.turns))
-                for episode in rollout.trajectories
-            ]
-            figures.append(policy.update(replace(rollout, trajectories=tuple(episodes))))
-        learnt[factor] = figures
-    for plain, multiplied in zip(learnt[1.0], learnt[unit], strict=True):
+        rollouts = (play(policy, game, 4, 4 * number, number) for number in range(2))
+        in_unit = partial(paid_in, factor)
+        learnt.append([policy.update(paid_by(rollout, in_unit)) for rollout in rollouts])
+    for plain, multiplied in zip(*learnt, strict=True):
         assert multiplied["policy_loss"] == pytest.approx(plain["policy_loss"], rel=1e-2, abs=1e-4)
         assert multiplied["return"] == pytest.approx(plain["return"] * unit, rel=1e-6)
-
-
-def _paid(turn, factor):
-    return replace(turn, reward=RewardBreakdown({"paid": turn.reward.total * factor}))
 
 
 OWN = {

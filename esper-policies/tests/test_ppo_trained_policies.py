@@ -38,10 +38,6 @@ def alike(first, second):
     return all(torch.equal(*pair) for pair in pairs)
 
 
-def actions(policy, game, seed=900):
-    return [turn.action for episode in play(policy, game, 4, seed).trajectories for turn in episode.turns]
-
-
 def test_it_is_saved_as_safetensors_and_json(folder):
     assert sorted(file.name for file in folder.iterdir()) == [WORDS, NUMBERS]
     words = json.loads((folder / WORDS).read_text())
@@ -58,7 +54,7 @@ def test_a_loaded_policy_decides_as_the_trained_one(folder, trained):
     judge = Ppo(game.space, **TINY, speed=2, learn=False)
     judge.load_state_dict(trained.state_dict())
     loaded = Ppo(game.space, load=str(folder), speed=2, learn=False, together=4)
-    assert actions(loaded, game) == actions(judge, game)
+    assert play(loaded, game, 4, 900) == play(judge, game, 4, 900)
     assert loaded.scales.state_dict().plain == trained.scales.state_dict().plain
     assert alike(loaded, trained)
 
@@ -102,8 +98,7 @@ def refused(folder, **settings):
 
 def changed(folder, **words):
     file = folder / WORDS
-    metadata = json.loads(file.read_text())
-    metadata |= words
+    metadata = json.loads(file.read_text()) | words
     file.write_text(json.dumps({key: value for key, value in metadata.items() if value is not ...}, default=str))
     return folder
 
@@ -120,29 +115,23 @@ def test_a_folder_with_one_of_two_files_is_refused(folder, missing):
     assert "there is no trained policy" in refused(folder)
 
 
-def with_settings(folder, **settings):
-    return changed(folder, settings=json.loads((folder / WORDS).read_text())["settings"] | settings)
-
-
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])
 def test_a_policy_of_another_observation_schema_is_refused(folder, words):
     assert "it was trained on observations of schema" in refused(changed(folder, **words))
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("words", "settings"),
     [
-        *((changed, {key: ...}) for key in ("names", "columns", "format")),
-        *((changed, words) for words in ({"names": 7}, {"scales": {}}, {"settings": []})),
-        *(
-            (with_settings, settings)
-            for settings in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})
-        ),
+        *(({key: ...}, {}) for key in ("names", "columns", "format")),
+        *((words, {}) for words in ({"names": 7}, {"scales": {}}, {"settings": []})),
+        *(({}, settings) for settings in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    ids=str,
 )
-def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, change, words):
-    assert "it is damaged" in refused(change(folder, **words))
+def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, words, settings):
+    written = {"settings": json.loads((folder / WORDS).read_text())["settings"] | settings}
+    assert "it is damaged" in refused(changed(folder, **{**written, **words}))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from esper_core.leyline import GrowthError
 from esper_core.trainer.environment import Environment
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, make_recipe, same
 
-BORN = replace(GERMINATE, speed=0)
-
 
 def numbers(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
@@ -63,7 +61,7 @@ def test_its_memory_is_allocated_once_though_the_host_is_another(environment):
 def test_a_snapshot_excludes_living_seeds_and_is_refused_after_a_fossilisation(environment):
     names = set(Snapshot(environment.garden).tensors())
     assert names == set(numbers(environment.model))
-    environment.network.apply(BORN, 0)
+    environment.network.apply(replace(GERMINATE, speed=0), 0)
     environment.train()
     environment.garden.living_seeds()[0].register_buffer("own", torch.zeros(1))
     snapshot = Snapshot(environment.garden)

@@ -55,9 +55,6 @@ def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts():
     assert len(garden.incubating) == 1
 
 
-WHERE = str(Path(growth.__file__).parent)
-
-
 def adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=torch.tensor(0.01), foreach=False)
 
@@ -227,7 +224,7 @@ def fault_at(line: int, kind: type[BaseException]) -> Iterator[list[str]]:
         return within
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        return within if frame.f_code.co_filename.startswith(WHERE) else None
+        return within if frame.f_code.co_filename.startswith(str(Path(growth.__file__).parent)) else None
 
     before = sys.gettrace()
     sys.settrace(trace)

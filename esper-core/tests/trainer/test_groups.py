@@ -39,8 +39,6 @@ from tests.support.core_worlds import (
 )
 from tests.support.studies import play
 
-LIFE = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}
-
 
 def fused(
     host: Callable[[], nn.Module] = SmoothHost, *, compute: Mapping[str, Any] | None = None, **more: Any
@@ -54,7 +52,7 @@ def fused(
 
 def grow_first(environment: Environment, step: int) -> Action:
     """Grow in the environments with an even index alone, so that groups part."""
-    return LIFE.get(step, WAIT) if environment.index % 2 == 0 else WAIT
+    return {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}.get(step, WAIT) if environment.index % 2 == 0 else WAIT
 
 
 def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Signals]], list[Environment], list[Any]]:

@@ -251,9 +251,6 @@ def losses(reports: list[tuple[bool, Any]]) -> list[float]:
     return [seed.incubation_loss for _, seed in reports if seed is not None and seed.incubation_loss is not None]
 
 
-TO_FOSSIL = {1: SLOWLY, 5: ADVANCE, 7: FOSSILISE}
-
-
 @pytest.mark.parametrize(
     ("way", "host", "optimizer"),
     [
@@ -268,7 +265,7 @@ def test_the_host_is_bitwise_its_twin_until_a_seed_blends_or_its_branch_is_kept_
 ):
     recipe = make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer], batches=8)
     pool, default = begin_pool(recipe, incubation=way), torch.get_rng_state()
-    reports = live_beside_twin(pool, TO_FOSSIL, 10)
+    reports = live_beside_twin(pool, {1: SLOWLY, 5: ADVANCE, 7: FOSSILISE}, 10)
     alike = 6 if way == "shadow" else 8
     assert [differs for differs, _ in reports] == [False] * alike + [True] * (10 - alike)
     assert len(losses(reports)) == alike - 2  # on a branch it trains until it is kept

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from esper_core.growth import FaultBook, Variety
-from esper_core.leyline import WAIT, BlueprintSpec, PluginError, Site, SlotPlace, Stage
+from esper_core.leyline import WAIT, Action, BlueprintSpec, PluginError, Site, SlotPlace, Stage
 from esper_core.leyline.events import SeedLost, StageChanged, StepFinished
+from esper_core.trainer.environment import Environment
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study_position import StudyPosition
@@ -94,6 +95,20 @@ def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_
     assert grown.keeper.seeds == {}
 
 
+def lost_while(environment: Environment, *actions: Action) -> list[tuple[int, Any]]:
+    """Play a step before each of these actions; return the seeds that are lost, with the step of each."""
+    lost = []
+    for step, action in enumerate(actions):
+        environment.train()
+        signals = read(environment, step)
+        if environment.network.heal(signals):
+            signals = environment.measure_again(step)
+        assert signals.finite
+        lost += [(step, seed) for seed in environment.network.lost.take()]
+        environment.network.apply(action, step)
+    return lost
+
+
 @pytest.mark.parametrize(
     ("harm", "training"),
     [
@@ -103,16 +118,8 @@ def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_
 )
 def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, training):
     variety = bad(HARMS[harm], AFTER_BLENDING if training else 2, training=training)
-    environment, lost = begin(make_recipe(variety=variety)), []
-    for step in range(8):
-        environment.train()
-        signals = read(environment, step)
-        if environment.network.heal(signals):
-            signals = environment.measure_again(step)
-        lost += environment.network.lost.take()
-        assert signals.finite
-        environment.network.apply({0: GERMINATE, 1: ADVANCE}.get(step, WAIT), step)
-    (seed,) = lost
+    environment = begin(make_recipe(variety=variety))
+    ((_, seed),) = lost_while(environment, GERMINATE, ADVANCE, *[WAIT] * 6)
     assert seed.ending.was in (Stage.BLENDING, Stage.HOLDING)
     assert environment.garden.slots["early"].living is None
     assert all(parameter.isfinite().all() for parameter in environment.model.parameters())
@@ -122,12 +129,8 @@ def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, tr
 def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost():
     variety = bad(lambda block, grown: grown.detach(), AFTER_BLENDING)
     environment = begin(make_recipe(variety=variety, host=lambda: core_worlds.NoisyHost().requires_grad_(False)))
-    lost = []
-    for step, action in enumerate([GERMINATE, ADVANCE, WAIT, WAIT]):
-        environment.train()
-        environment.network.apply(action, step)
-        lost += [(step, lost_seed.blueprint, lost_seed.what) for lost_seed in environment.network.lost.take()]
-    assert lost == [(3, "test/bad", "left the loss without a gradient")]
+    ((step, seed),) = lost_while(environment, GERMINATE, ADVANCE, WAIT, WAIT)
+    assert (step, seed.blueprint, seed.what) == (3, "test/bad", "left the loss without a gradient")
     assert environment.garden.blended == ()
 
 
@@ -192,15 +195,9 @@ def test_a_seed_that_learnt_from_a_host_that_another_harmed_is_lost_and_not_blam
         slots={"early": SlotPlace("stem"), "late": SlotPlace("drop")},
         varieties={"early": (bad(HARMS["nan"], AFTER_BLENDING),), "late": (good,)},
     )
-    environment, lost = begin(recipe, faults=book), []
-    for step, action in enumerate(
-        [GERMINATE, ADVANCE, replace(GERMINATE, slot="late", blueprint="test/good"), WAIT, WAIT]
-    ):
-        environment.train()
-        environment.network.heal(read(environment, step))
-        lost += environment.network.lost.take()
-        environment.network.apply(action, step)
-    assert [(seed.blueprint, seed.what) for seed in lost] == [
+    later = replace(GERMINATE, slot="late", blueprint="test/good"), WAIT, WAIT
+    lost = lost_while(begin(recipe, faults=book), GERMINATE, ADVANCE, *later)
+    assert [(seed.blueprint, seed.what) for _, seed in lost] == [
         ("test/bad", "made the host's loss not finite"),
         ("test/good", "was lost with a host that another seed had harmed"),
     ]

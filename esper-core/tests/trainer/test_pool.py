@@ -19,8 +19,6 @@ from esper_core.trainer.pool import Pool
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe
 from tests.support.studies import play
 
-LIFE = {0: GERMINATE, 2: ADVANCE, 4: replace(PRUNE, speed=0), 5: GERMINATE}
-
 
 def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first():
     pool = Pool(make_recipe(), ["a", "b", "twin"], 2)
@@ -35,7 +33,7 @@ def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first():
 def play_round(pool: Pool, number: int) -> None:
     """Play a round with seeds that are blended in, pruned, or alive at the end."""
     pool.reset(number, 10 * number)
-    play(pool, range(6), LIFE, lambda signals: None)
+    play(pool, range(6), {0: GERMINATE, 2: ADVANCE, 4: replace(PRUNE, speed=0), 5: GERMINATE}, lambda signals: None)
     pool.conclude(5)
 
 

@@ -21,6 +21,9 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
+INPUTS = draw(3, 4)
+
+
 def conv() -> nn.Module:
     def layers(channels: int, *more: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.BatchNorm2d(4), *more)
@@ -131,10 +134,9 @@ def tied() -> nn.Module:
 def test_tied_weights_stay_tied_and_have_one_owner(at):
     torch.manual_seed(1)
     inputs = torch.arange(12).reshape(3, 4) % 7
-    models = [tied(), None]
-    models[1] = graft(copy.deepcopy(models[0]), {"slot": SlotPlace(at, "tokens")}, example=inputs)
+    plain = tied()
     outcomes = []
-    for model in models:
+    for model in (plain, graft(copy.deepcopy(plain), {"slot": SlotPlace(at, "tokens")}, example=inputs)):
         keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
         for _ in range(5):
             keeper.zero_grad()
@@ -147,8 +149,7 @@ def test_tied_weights_stay_tied_and_have_one_owner(at):
 
 
 def test_fossils_act_in_order_and_their_keys_stay():
-    inputs = draw(3, 4)
-    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"slot": SlotPlace("0", stack=3)}, example=inputs)
+    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"slot": SlotPlace("0", stack=3)}, example=INPUTS)
     keys = list(model.state_dict())
     blocks = []
     for number in range(3):
@@ -156,16 +157,13 @@ def test_fossils_act_in_order_and_their_keys_stay():
         keys += [f"0._esper.seeds.{number}.block.mix.{name}" for name in ("weight", "bias")]
         assert [key for key in model.state_dict() if key in keys] == keys
     first, second, third = blocks
-    host = nn.functional.linear(inputs, model[0].weight, model[0].bias)
-    assert torch.equal(model(inputs), third(second(first(host))).relu())
-    assert not torch.equal(model(inputs), first(second(third(host))).relu())
-    twin = copy.deepcopy(model)
+    host = nn.functional.linear(INPUTS, model[0].weight, model[0].bias)
+    outputs, twin = model(INPUTS), copy.deepcopy(model)
+    assert torch.equal(outputs, third(second(first(host))).relu())
+    assert not torch.equal(outputs, first(second(third(host))).relu())
     assert list(twin.state_dict()) == list(model.state_dict())
-    assert torch.equal(twin(inputs), model(inputs))
+    assert torch.equal(twin(INPUTS), outputs)
     assert not {id(parameter) for parameter in twin.parameters()} & {id(parameter) for parameter in model.parameters()}
-
-
-INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
 class Plain(nn.Module):
@@ -255,9 +253,9 @@ def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrappe
 @pytest.mark.parametrize("at", ["part", "part.0", "last"])
 def test_parametrized_weight_and_slot_work_together(when, at):
     model, twin = net(), net()
+    if when == "after":
+        graft(model, [at], example=INPUTS)
     for host in (model, twin):
-        if host is model and when == "after":
-            graft(model, [at], example=INPUTS)
         parametrizations.weight_norm(host.part[0])
         parametrizations.weight_norm(host.last)
     if when == "before":
@@ -296,34 +294,26 @@ def test_seeds_act_on_the_part_and_the_rest_passes_through(kind):
     assert str(slot.part.replaced(changed, mixed)) == str(plain)
 
 
-class Encoder(nn.Module):
-    """A layer of a transformer, a recurrent and a convolutional network."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(9, 8)
-        self.drop = nn.Dropout(0.0)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.gru = nn.GRU(8, 5, batch_first=True, bidirectional=True)
-        self.norm = nn.LayerNorm(10)
-        self.conv = nn.Sequential(nn.Conv1d(10, 7, 1), nn.ReLU())
-        self.pool = nn.AdaptiveAvgPool1d(8)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        hidden = self.drop(self.words(ids))
-        hidden = hidden + self.attention(hidden, hidden, hidden)[0]
-        hidden = self.norm(self.gru(hidden)[0])
-        return self.pool(self.conv(hidden.transpose(1, 2)))
-
-
-KNOWN = {
-    "words": "tokens", "drop": "tokens", "attention": "tokens", "gru": "tokens", "norm": "tokens",
-    "conv": "sequence", "pool": "sequence",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("length", [6, 8], ids=["tokens", "as many tokens as features"])
 def test_tokens_and_sequences_are_distinguished_by_the_layer_that_computes_them(length):
-    places = {name: SlotPlace(name, output=0 if name == "attention" else None) for name in KNOWN}
-    model = graft(Encoder(), places, example=torch.randint(9, (4, length)))
-    assert {slot.name: slot.site.kind for slot in slots_of(model).each()} == KNOWN
+    """In a layer of a transformer, a recurrent and a convolutional network."""
+
+    def compute(net: Any, ids: Tensor) -> Tensor:
+        hidden = net.drop(net.words(ids))
+        hidden = hidden + net.attention(hidden, hidden, hidden)[0]
+        hidden = net.norm(net.gru(hidden)[0])
+        return net.pool(net.conv(hidden.transpose(1, 2)))
+
+    of_tokens = {
+        "words": nn.Embedding(9, 8),
+        "drop": nn.Dropout(0.0),
+        "attention": nn.MultiheadAttention(8, 2, batch_first=True),
+        "gru": nn.GRU(8, 5, batch_first=True, bidirectional=True),
+        "norm": nn.LayerNorm(10),
+    }
+    of_sequence = {"conv": nn.Sequential(nn.Conv1d(10, 7, 1), nn.ReLU()), "pool": nn.AdaptiveAvgPool1d(8)}
+    host = Net(compute, **of_tokens, **of_sequence)
+    places = {name: SlotPlace(name, output=0 if name == "attention" else None) for name in of_tokens | of_sequence}
+    model = graft(host, places, example=torch.randint(9, (4, length)))
+    kinds = dict.fromkeys(of_tokens, "tokens") | dict.fromkeys(of_sequence, "sequence")
+    assert {slot.name: slot.site.kind for slot in slots_of(model).each()} == kinds

@@ -30,6 +30,7 @@ from tests.support.core_worlds import (
     make_recipe,
     plain_growth,
     same,
+    slow,
 )
 
 
@@ -74,27 +75,15 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 FAST = ("adam", "adam fused", "sgd with momentum", "a user's own", "two groups")
 every_optimizer = pytest.mark.parametrize(
-    "build",
-    [
-        pytest.param(build, id=name, marks=() if name in FAST else pytest.mark.slow)
-        for name, build in OPTIMIZERS.items()
-    ],
+    "build", [(pytest.param if name in FAST else slow)(build, id=name) for name, build in OPTIMIZERS.items()]
 )
 
 
 class World(LinearWorld):
     """A host of one slot, and a garden in it."""
 
-    def __init__(
-        self, host: OptimizerSettings, seeds: OptimizerSettings | None = None, *, freeze: bool = False
-    ) -> None:
-        super().__init__(
-            {"early": 2},
-            (TAME,),
-            host,
-            seeds,
-            growth=plain_growth(embargo=0, freeze_fossils=freeze),
-        )
+    def __init__(self, host: OptimizerSettings, seeds: OptimizerSettings | None = None) -> None:
+        super().__init__({"early": 2}, (TAME,), host, seeds, growth=plain_growth(embargo=0))
 
     @property
     def seed(self) -> Any:
@@ -209,9 +198,6 @@ FRESH: dict[str, tuple[Settings, Settings]] = {
 }
 PAIRS = HANDED_OVER | FRESH
 FAST_PAIRS = ("adamw after adam", "plain after fused", "momentum", "sgd after adam")
-every_pair = pytest.mark.parametrize(
-    "pair", [pytest.param(name, marks=() if name in FAST_PAIRS else pytest.mark.slow) for name in PAIRS]
-)
 
 
 def recipe_of(host: Settings, seed: Settings, **more: Any) -> Recipe:
@@ -230,33 +216,8 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[Settings]:
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
-def reference(parameters: list[nn.Parameter], settings: OptimizerConfig, state: Any) -> torch.optim.Optimizer:
-    """An optimizer of the given settings over copies of the parameters, with a copy of the state."""
-    copies = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-    optimizer = build_optimizer(settings, copies)
-    for parameter, twin in zip(parameters, copies, strict=True):
-        if parameter in state:
-            optimizer.state[twin] = copy.deepcopy(state[parameter])
-    return optimizer
-
-
-def follows(environment: Environment, expected: torch.optim.Optimizer) -> bool:
-    """Return whether the fossil's next three steps are bitwise those of ``expected`` with the same gradients."""
-    (fossil,) = environment.keeper.fossils.values()
-    twins = expected.param_groups[0]["params"]
-    same = []
-    for _ in range(3):
-        for parameter, twin in zip(fossil.parameters, twins, strict=True):
-            parameter.grad = torch.rand_like(parameter)
-            twin.grad = parameter.grad.clone()
-        environment.keeper.step(())
-        expected.step()
-        same += [torch.equal(parameter, twin) for parameter, twin in zip(fossil.parameters, twins, strict=True)]
-    return all(same)
-
-
-@pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
-@every_pair
+@pytest.mark.parametrize("incubation", ["shadow", slow("branch")])
+@pytest.mark.parametrize("pair", [name if name in FAST_PAIRS else slow(name) for name in PAIRS])
 def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, incubation):
     """The state is handed over where host and seed use the same algorithm; otherwise it is fresh."""
     host, seed = PAIRS[pair]
@@ -266,13 +227,22 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, 
     assert settings_of(living.optimizer) == settings_of(
         build_optimizer(recipe.network.optimizers.seed, living.parameters)
     )
-    state = living.optimizer.state if pair in HANDED_OVER else {}
-    expected = reference(list(living.parameters), recipe.network.optimizers.host, state)
+    twins = [nn.Parameter(parameter.detach().clone()) for parameter in living.parameters]
+    expected = build_optimizer(recipe.network.optimizers.host, twins)
+    if pair in HANDED_OVER:
+        states = (living.optimizer.state[parameter] for parameter in living.parameters)
+        expected.state.update(zip(twins, copy.deepcopy(list(states)), strict=True))
     environment.network.apply(FOSSILISE, 4)
     (fossil,) = environment.keeper.fossils.values()
     assert settings_of(fossil.optimizer) == settings_of(environment.keeper.host.optimizer)
     assert environment.keeper.misowned(environment.model) == []
-    assert follows(environment, expected)
+    for _ in range(3):
+        for parameter, twin in zip(fossil.parameters, twins, strict=True):
+            parameter.grad = torch.rand_like(parameter)
+            twin.grad = parameter.grad.clone()
+        environment.keeper.step(())
+        expected.step()
+        assert same(fossil.parameters, twins), "bit for bit, with the same gradients"
     environment.train()
 
 
@@ -293,19 +263,24 @@ def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
     assert of_host == pytest.approx(0.01 / 5 if host else 0.01)
 
 
+def adopted(keeper: OptimizerKeeper, after: int = 0) -> tuple[OptimizerKeeper, Any]:
+    """Let a keeper adopt a block after some steps, and return both."""
+    block: Any = nn.Linear(2, 2)
+    block.number = 0
+    for _ in range(after):
+        keeper.open_step()
+    keeper.adopt(block)
+    return keeper, block
+
+
 def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils():
     """An owner that is built later must use the original rate."""
-    rate_tensor = torch.tensor(0.1)
-    parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
+    rate_tensor, parameter = torch.tensor(0.1), nn.Parameter(torch.ones(2))
     of_host = OptimizerSettings(partial(torch.optim.Adam, lr=rate_tensor), schedule=Falling())
-    of_seed = OptimizerSettings(partial(torch.optim.Adam, lr=rate_tensor))
-    keeper = OptimizerKeeper([parameter], host_settings=of_host, seed_settings=of_seed)
-    for _ in range(3):
-        keeper.open_step()
-    block.number = 0  # type: ignore[assignment]
-    keeper.adopt(block)  # type: ignore[arg-type]
+    of_seed = OptimizerSettings(of_host.build)
+    keeper, block = adopted(OptimizerKeeper([parameter], host_settings=of_host, seed_settings=of_seed), after=3)
     assert float(keeper.seeds[0].optimizer.param_groups[0]["lr"]) == pytest.approx(0.1)
-    keeper.settle(block, freeze=False)  # type: ignore[arg-type]
+    keeper.settle(block, freeze=False)
     rates = [owner.optimizer.param_groups[0]["lr"] for owner in keeper.owners()]
     assert [float(rate) for rate in rates] == [pytest.approx(0.1 / 3)] * 2
     assert float(rate_tensor) == pytest.approx(0.1)
@@ -313,30 +288,23 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
 
 def test_a_seeds_schedule_begins_with_its_first_step_and_ends_when_it_is_kept():
     """Also beside a frozen host, whose rate the fossil cannot follow."""
-    block = nn.Linear(2, 2)
-    block.number = 0  # type: ignore[assignment]
     of_seed = OptimizerSettings(partial(torch.optim.SGD, lr=0.1), schedule=Falling())
     of_host = OptimizerSettings(of_seed.build)
-    keeper = OptimizerKeeper([], host_settings=of_host, seed_settings=of_seed)
-    for _ in range(3):
-        keeper.open_step()
-    keeper.adopt(block)  # type: ignore[arg-type]
+    keeper, block = adopted(OptimizerKeeper([], host_settings=of_host, seed_settings=of_seed), after=3)
     rates = []
     for _ in range(3):
         keeper.open_step()
         rates.append(keeper.seeds[0].groups()[0]["lr"])
     assert rates == [pytest.approx(0.1 / step) for step in (1, 2, 3)]
-    keeper.settle(block, freeze=False)  # type: ignore[arg-type]
+    keeper.settle(block, freeze=False)
     keeper.step(())
     assert keeper.fossils[0].groups()[0]["lr"] == pytest.approx(0.1)
 
 
 def test_gradients_are_clipped_by_their_own_norm_not_by_that_of_a_scaled_loss():
-    parameter, block = nn.Parameter(torch.zeros(4)), nn.Linear(3, 1, bias=False)
-    block.number = 0  # type: ignore[assignment]
+    parameter = nn.Parameter(torch.zeros(4))
     settings = OptimizerConfig(kind="sgd", learning_rate=1.0, momentum=0.0, clip_norm=3.0)
-    keeper = OptimizerKeeper([parameter], host_settings=settings, seed_settings=settings)
-    keeper.adopt(block)  # type: ignore[arg-type]
+    keeper, block = adopted(OptimizerKeeper([parameter], host_settings=settings, seed_settings=settings))
     keeper.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     before = block.weight.detach().clone()
     keeper.backward(parameter.sum() + block.weight.sum())
@@ -346,13 +314,11 @@ def test_gradients_are_clipped_by_their_own_norm_not_by_that_of_a_scaled_loss():
 
 
 def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm():
-    host, block = nn.Linear(2, 2).requires_grad_(requires_grad=False), nn.Linear(2, 2)
-    block.number = 0  # type: ignore[assignment]
+    host = nn.Linear(2, 2).requires_grad_(requires_grad=False)
     of_seed = OptimizerConfig(kind="sgd", learning_rate=1.0, momentum=0.0)
     of_host = of_seed.model_copy(update={"clip_norm": 1e-3})
-    keeper = OptimizerKeeper(host_parameters(host), host_settings=of_host, seed_settings=of_seed)
-    keeper.adopt(block)  # type: ignore[arg-type]
-    keeper.settle(block, freeze=False)  # type: ignore[arg-type]
+    keeper, block = adopted(OptimizerKeeper(host_parameters(host), host_settings=of_host, seed_settings=of_seed))
+    keeper.settle(block, freeze=False)
     before = nn.utils.parameters_to_vector(block.parameters()).detach()
     for parameter in block.parameters():
         parameter.grad = torch.ones_like(parameter)

@@ -67,6 +67,10 @@ class Drive:
         self.now += 1
         return decision
 
+    def steps(self, count: int) -> list[GovernorDecision]:
+        """Take several steps, and return their decisions."""
+        return [self.step() for _ in range(count)]
+
     def apply(self, action: Action) -> list[Transition]:
         """Carry out an action after the step that was just judged."""
         changes = self.environment.network.apply(action, self.now)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from esper_core.growth import FaultBook
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import Level, Op, SlotState, Stage, Verdict
 from esper_core.settings import GovernorConfig, OptimizerConfig
-from tests.support.core_worlds import ADVANCE, GERMINATE, bad, same
+from tests.support.core_worlds import ADVANCE, GERMINATE, bad, same, slow
 from tests.support.governed import GROW_AND_KEEP, drive, living, signals
 
 PANIC = Verdict(Level.PANIC, "too hot")
@@ -21,10 +22,11 @@ def settings(**changes):
     return GovernorConfig.model_validate(changes)
 
 
-def heed(driven, loss, **more):
-    """Pass the signals of a step to the governor without training."""
-    decision = driven.governor.decide(signals(driven.now, loss), **more)
-    driven.now += 1
+def heed(driven, *losses, **more):
+    """Pass the signals of steps to the governor without training, and return the last decision."""
+    for loss in losses:
+        decision = driven.governor.decide(signals(driven.now, loss), **more)
+        driven.now += 1
     return decision
 
 
@@ -43,24 +45,20 @@ def test_snapshot_is_taken_after_an_improvement_or_enough_steps():
 
 def test_no_snapshot_is_taken_of_a_step_with_a_warning():
     driven = drive(Governor(settings(snapshot_steps=1)))
-    for loss in [2.0, *[1.9] * 6]:
-        heed(driven, loss)
-    for loss in (1.9, 1.0):
-        heed(driven, loss, opinion=Verdict(Level.WARNING, "I do not like it"))
+    heed(driven, 2.0, *[1.9] * 6)
+    heed(driven, 1.9, 1.0, opinion=Verdict(Level.WARNING, "I do not like it"))
     assert back_to(driven) == 6
 
 
 def test_no_snapshot_is_taken_while_a_seed_blends():
     driven = drive(Governor(settings(snapshot_steps=1)), {0: GERMINATE, 1: ADVANCE})
-    for _ in range(5):
-        driven.step()
+    driven.steps(5)
     assert driven.poisoned_step().back_to == 1
 
 
 def test_all_snapshots_are_retaken_when_a_seed_is_fossilised():
     driven = drive(plan=GROW_AND_KEEP)
-    for _ in range(5):
-        driven.step()
+    driven.steps(5)
     kept = driven.numbers()
     assert any("_esper" in name for name in kept)
     tensors = driven.copies()
@@ -89,8 +87,7 @@ def test_damaged_snapshot_is_skipped_for_the_previous_one():
 
 def test_governor_stops_if_every_snapshot_is_damaged():
     driven = drive(Governor(settings(snapshot_steps=1)))
-    for _ in range(3):
-        driven.step()
+    driven.steps(3)
     for copy in driven.copies():
         copy["head.weight"][0, 0] = torch.nan
     decision = driven.poisoned_step()
@@ -120,8 +117,7 @@ def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_
     faults = FaultBook(limit=1)
     driven = drive(Governor(settings(rollbacks=1), faults=faults), {1: GERMINATE, 2: ADVANCE})
     assert driven.poisoned_step().act is Act.ROLL_BACK
-    for _ in range(5):
-        driven.step()
+    driven.steps(5)
     driven.environment.reset(1, 4)
     driven.governor.begin(driven.environment.garden)
     assert driven.governor.state_dict().plain["history"]["best_loss"] is None
@@ -158,17 +154,15 @@ def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal():
 
 def test_overfitting_episode_ends_early_without_another_act():
     driven = drive(Governor(settings(patience=3)))
-    for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
-        assert heed(driven, loss).act is Act.CONTINUE
-    acts = [driven.governor.decide(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
-    assert acts == [Act.CONTINUE, Act.CONTINUE, Act.EARLY_STOP]
+    acts = [heed(driven, loss).act for loss in [2.0, 1.5, 1.0, 0.8, 0.6]]
+    acts += [driven.governor.decide(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
+    assert acts == [*[Act.CONTINUE] * 7, Act.EARLY_STOP]
 
 
 @pytest.mark.parametrize("incubates", [False, True])
 def test_host_that_only_trains_is_neither_warned_of_nor_restored(incubates):
     driven = drive(Governor(settings(surge_steps=1)))
-    for loss in [2.0, 1.5, 1.0, 0.8, 0.6, 0.5]:
-        heed(driven, loss)
+    heed(driven, 2.0, 1.5, 1.0, 0.8, 0.6, 0.5)
     if incubates:
         driven.apply(GERMINATE)
     assert {heed(driven, loss).act for loss in [3.0, 30.0, 3e4, 3e8]} == {Act.CONTINUE}
@@ -177,10 +171,8 @@ def test_host_that_only_trains_is_neither_warned_of_nor_restored(incubates):
 
 def test_governor_that_is_off_does_nothing_and_keeps_no_copy():
     driven = drive(Governor(settings(enabled=False)), GROW_AND_KEEP)
-    for _ in range(5):
-        assert driven.step().act is Act.CONTINUE
-    assert driven.poisoned_step().act is Act.CONTINUE
-    assert heed(driven, 1.0, opinion=PANIC).act is Act.CONTINUE
+    decisions = [*driven.steps(5), driven.poisoned_step(), heed(driven, 1.0, opinion=PANIC)]
+    assert {decision.act for decision in decisions} == {Act.CONTINUE}
     assert driven.copies() == []
     assert settings(enabled=False) == GovernorConfig.model_validate("off") == GovernorConfig.model_validate(False)
 
@@ -234,29 +226,19 @@ def test_rollback_reports_the_last_healthy_loss_and_forgets_mutations_and_warnin
 
 
 FAST = (("sgd", "plain"), ("adam", "fused"), ("adamw", "foreach"))
-KINDS = [
-    pytest.param(
-        {"kind": kind, "implementation": implementation, "weight_decay": decay},
-        id=f"{kind}-{implementation}",
-        marks=() if (kind, implementation) in FAST else pytest.mark.slow,
-    )
-    for kind, decay in (("sgd", 0.0), ("adam", 0.0), ("adamw", 0.1))
-    for implementation in ("plain", "foreach", "fused")
-]
+KINDS = product(("sgd", "adam", "adamw"), ("plain", "foreach", "fused"))
 
 
-@pytest.mark.parametrize("optimizer", KINDS)
-def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(optimizer):
+@pytest.mark.parametrize(("kind", "implementation"), [pair if pair in FAST else slow(*pair) for pair in KINDS])
+def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(kind, implementation):
+    decay = 0.1 if kind == "adamw" else 0.0
+    optimizer = {"kind": kind, "implementation": implementation, "weight_decay": decay}
     driven = drive(plan=GROW_AND_KEEP, optimizer=optimizer, steps=12)
-    for _ in range(6):
-        driven.step()
+    driven.steps(6)
     parameters = list(driven.environment.model.parameters())
     assert driven.poisoned_step().act is Act.ROLL_BACK
     environment = driven.environment
-    assert [id(parameter) for parameter in environment.model.parameters()] == [
-        id(parameter) for parameter in parameters
-    ]
-
+    assert list(map(id, environment.model.parameters())) == list(map(id, parameters))
     fresh = [parameter.detach().clone().requires_grad_() for parameter in parameters]
     split = environment.recipe.data["train"]
     with environment.network.training_stream:
@@ -270,18 +252,13 @@ def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(optimi
     assert any(parameter.grad is not None and bool(parameter.grad.any()) for parameter in parameters)
 
 
-STEPS, BATCHES = 12, 3
-PLAN = {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
-
-
-@pytest.mark.parametrize("at", [2, STEPS - 1], ids=["first", "last"])
+@pytest.mark.parametrize("at", [2, 11], ids=["first", "last"])
 def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(at):
-    faults = FaultBook(limit=1)
-    governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)
-    passes = (at - 1) * BATCHES  # it incubates in step 1, and acts from step 2 on
-    driven = drive(governor, PLAN, steps=STEPS, batches=BATCHES, variety=bad(lambda _, grown: grown * 1e4, passes))
-    for _ in range(at):
-        assert driven.step().act is Act.CONTINUE
+    faults, plan = FaultBook(limit=1), {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
+    governor = Governor(settings(surge_steps=1, watch_steps=12), faults=faults)
+    passes = (at - 1) * 3  # it incubates in the three batches of step 1, and acts from step 2 on
+    driven = drive(governor, plan, steps=12, variety=bad(lambda _, grown: grown * 1e4, passes))
+    assert {decision.act for decision in driven.steps(at)} == {Act.CONTINUE}
     decision = driven.step()
     assert (decision.act, decision.step) == (Act.ROLL_BACK, at)
     assert math.isfinite(driven.losses[-1])

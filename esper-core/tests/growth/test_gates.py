@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import statistics
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from esper_core.growth.gates import (
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.signals import Finding, Gain
 from esper_core.settings import GrowthConfig
+from tests.support.core_worlds import slow
 
 GOOD = Gain(800, 0.15, 0.5, -2.0, -5.0, 2.0)
 PRICE = 0.04
@@ -34,21 +36,15 @@ PRICE = 0.04
 shares = st.floats(1e-6, 0.05)
 
 
-def gains_with(n: int, mean: float, deviation: float, skewness: float, tails: tuple[float, float]):
-    """Draw gains with values up to these; the worst and the best example are between the ``tails``."""
-    return st.builds(
-        Gain,
-        n=st.integers(MIN_EXAMPLES_FOR_EVIDENCE, n),
-        mean=st.floats(-mean, mean),
-        deviation=st.floats(1e-3, deviation),
-        skewness=st.floats(-skewness, skewness),
-        worst=st.floats(-tails[1], -tails[0]),
-        best=st.floats(*tails),
-    )
-
-
-gains = gains_with(2000, 0.5, 1, 8, (1, 9))
-wide_gains = gains_with(5000, 2, 3, 15, (2, 12))
+gains = st.builds(
+    Gain,
+    n=st.integers(MIN_EXAMPLES_FOR_EVIDENCE, 5000),
+    mean=st.floats(-2, 2),
+    deviation=st.floats(1e-3, 3),
+    skewness=st.floats(-15, 15),
+    worst=st.floats(-12, -1),
+    best=st.floats(1, 12),
+)
 
 
 UNUSABLE = [
@@ -124,16 +120,14 @@ def test_a_gate_says_what_it_lacks():
 @given(st.lists(gains, min_size=3, max_size=9), st.floats(0, 0.2))
 def test_a_loss_a_thousand_times_as_large_changes_no_decision(course, share):
     """Prices are shares of the loss, so that both sides of each comparison are in its unit."""
-    model = nn.Linear(4, 2)
     findings = []
     for unit in (1.0, 1024.0):  # a power of two, in which no digit is lost
-        price = Host(model).prices(GrowthConfig(), 100).price(20, 300, 0, unit * share)
+        price = Host(nn.Linear(4, 2)).prices(GrowthConfig(), 100).price(20, 300, 0, unit * share)
         gate = Gate(looks=10)
         scaled = [
-            Gain(gain.n, *(unit * number for number in (gain.mean, gain.deviation)), gain.skewness,
-                 *(unit * number for number in (gain.worst, gain.best)))
+            Gain(gain.n, unit * gain.mean, unit * gain.deviation, gain.skewness, unit * gain.worst, unit * gain.best)
             for gain in course
-        ]  # fmt: skip
+        ]
         findings.append([gate.look(gain, price, 0.7).finding for gain in scaled])
     assert findings[0] == findings[1]
 
@@ -194,8 +188,8 @@ def test_a_gain_tells_how_much_of_its_noise_the_look_before_had():
     assert read_gain(paired(host, trial, -shared).tolist()).repeats == 0.0
 
 
-levels = st.floats(1e-6, 0.5)
 samples = st.lists(st.floats(-9, 9), min_size=100, max_size=140).filter(lambda values: statistics.stdev(values) > 1e-3)
+levels = st.floats(1e-6, 0.5)
 
 
 def gain_of(differences) -> Gain:
@@ -250,7 +244,7 @@ def test_bounds_follow_the_unit_and_the_origin_of_the_losses(values, alpha, scal
         assert bound(moved, alpha) == pytest.approx(scale * bound(plain, alpha) + shift, rel=1e-6, abs=1e-6)
 
 
-@given(wide_gains, levels)
+@given(gains, levels)
 def test_lower_bound_inverts_halls_statistic(gain, alpha):
     skewness = min(gain.skewness, 0.0)
     mean = (gain.n * gain.mean + gain.worst) / (gain.n + 1)
@@ -262,7 +256,7 @@ def test_lower_bound_inverts_halls_statistic(gain, alpha):
 
 
 @example(gain=Gain(100, 0.0, 1.0, -5.0, -9.0, 2.0), alpha=1e-6, more=10.0)
-@given(gain=wide_gains, alpha=levels, more=st.floats(0, 10))
+@given(gain=gains, alpha=levels, more=st.floats(0, 10))
 def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain, alpha, more):
     def at(skewness: float) -> float:
         return lower_bound(Gain(gain.n, gain.mean, gain.deviation, skewness, gain.worst, gain.best), alpha)
@@ -274,6 +268,8 @@ def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain,
 # --- over whole episodes of 20 looks, as ``python -m benchmarks.science.gates simulated`` measures in more cells
 
 EPISODES = 400
+SURE = 3.0
+"""Standard deviations by which a share of episodes may miss its expectation by chance."""
 
 
 def cell_of(*settings):
@@ -281,22 +277,10 @@ def cell_of(*settings):
     return pytest.importorskip("benchmarks.science.gates").Cell(*settings)
 
 
-SURE = 3.0
-"""Standard deviations by which a share of episodes may miss its expectation by chance."""
+CELLS = product(("harmful", "normal", "helpful"), (0.2, 0.9), (0.0, 1.3, 6.0))
 
 
-@pytest.mark.parametrize(
-    ("shape", "correlation", "tau"),
-    [
-        ("harmful", 0.7, 6.0),
-        *(
-            pytest.param(shape, correlation, tau, marks=pytest.mark.slow)
-            for shape in ("harmful", "normal", "helpful")
-            for correlation in (0.2, 0.9)
-            for tau in (0.0, 1.3, 6.0)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("shape", "correlation", "tau"), [("harmful", 0.7, 6.0), *(slow(*cell) for cell in CELLS)])
 def test_a_seed_whose_lasting_gain_is_its_price_passes_at_most_once_in_twenty_episodes(shape, correlation, tau):
     cell = cell_of(200, shape, correlation, tau)
     passed = sum(cell.passes(0.0, number, GATE_ALPHA) for number in range(EPISODES))
@@ -304,7 +288,7 @@ def test_a_seed_whose_lasting_gain_is_its_price_passes_at_most_once_in_twenty_ep
     assert passed / EPISODES <= GATE_ALPHA + chance
 
 
-@pytest.mark.parametrize(("correlation", "excess"), [(0.2, 4.0), pytest.param(0.7, 5.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("correlation", "excess"), [(0.2, 4.0), slow(0.7, 5.0)])
 def test_a_gain_of_some_errors_above_its_price_passes_in_four_episodes_of_five(correlation, excess):
     cell = cell_of(800, "normal", correlation, 1.3)
     passed = sum(cell.passes(excess, number, GATE_ALPHA / 2) for number in range(EPISODES // 2))

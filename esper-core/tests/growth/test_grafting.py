@@ -4,6 +4,7 @@ A graft that would change the outputs of its host is refused.
 """
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,24 +116,15 @@ class Heads(nn.ModuleDict):
         return {name: output / len(self) for name, output in zip(self, outputs, strict=True)}
 
 
-def linear() -> nn.Module:
-    return nn.Linear(4, 4)
-
-
-def chain() -> nn.Module:
-    return Chain([linear(), linear(), nn.Linear(4, 2)])
-
-
-def heads() -> nn.Module:
-    return Heads({"0": linear(), "b": linear()})
+linear = partial(nn.Linear, 4, 4)
 
 
 @pytest.mark.parametrize(
     ("build", "children"),
     [
-        (chain, [linear()]),
+        (lambda: Chain([linear(), linear(), nn.Linear(4, 2)]), [linear()]),
         (lambda: Longer([linear(), linear()]), [linear()]),
-        (heads, {"c": linear()}),
+        (lambda: Heads({"0": linear(), "b": linear()}), {"c": linear()}),
         (lambda: nn.Sequential(linear(), nn.ReLU()), linear()),
     ],
 )
@@ -257,8 +249,8 @@ def test_slots_and_grafted_models_have_a_short_repr() -> None:
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"early": "0", "late": "1"}, example=torch.randn(2, 4))
     slots = slots_of(model)
     assert repr(slots.named("early")) == "<Slot early: free>"
-    add_seed(model, "early", fossil=True)
-    add_seed(model, "early")
+    for fossil in (True, False):
+        add_seed(model, "early", fossil=fossil)
     assert repr(slots.named("early")) == "<Slot early: test/bend fossilised, test/bend holding>"
     assert len(str(model).splitlines()) == 9
     assert "    (_esper): <Slot early: " in str(model)

@@ -18,6 +18,11 @@ def numbers(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
+def places(snapshot: Snapshot) -> dict[str, int]:
+    """Return where the memory of each copy is."""
+    return {name: tensor.data_ptr() for name, tensor in snapshot.tensors().items()}
+
+
 @pytest.fixture
 def environment() -> Environment:
     begun = begin(make_recipe())
@@ -35,9 +40,7 @@ def test_a_snapshot_is_restored_in_place(environment):
     assert not same(numbers(environment.model), before)
     snapshot.restore(environment.garden)
     assert same(numbers(environment.model), before)
-    assert [id(parameter) for parameter in environment.model.parameters()] == [
-        id(parameter) for parameter in parameters
-    ]
+    assert list(map(id, environment.model.parameters())) == list(map(id, parameters))
     assert norm.running_mean is mean
     assert norm.running_var is variance
     assert all(parameter.grad is None for parameter in environment.model.parameters())
@@ -46,12 +49,12 @@ def test_a_snapshot_is_restored_in_place(environment):
 
 def test_its_memory_is_allocated_once_though_the_host_is_another(environment):
     snapshot = Snapshot(environment.garden)
-    places = {name: tensor.data_ptr() for name, tensor in snapshot.tensors().items()}
+    before = places(snapshot)
     environment.train()
     snapshot.take(environment.garden)
     environment.reset(1, 4)
     snapshot.take(environment.garden)
-    assert {name: tensor.data_ptr() for name, tensor in snapshot.tensors().items()} == places
+    assert places(snapshot) == before
     now = numbers(environment.model)
     environment.train()
     snapshot.restore(environment.garden)
@@ -83,9 +86,8 @@ def test_a_copy_with_a_flipped_bit_is_not_restored(environment, bit):
     before = numbers(environment.model)
     copy = snapshot.tensors()["head.weight"]
     copy.view(torch.int32)[1, 2] ^= torch.tensor(1, dtype=torch.int32) << bit
-    with pytest.raises(
-        GrowthError, match=r'E308 the snapshot cannot be restored: its copy of "head.weight" is damaged'
-    ):
+    message = r'E308 the snapshot cannot be restored: its copy of "head.weight" is damaged'
+    with pytest.raises(GrowthError, match=message):
         snapshot.restore(environment.garden)
     assert same(numbers(environment.model), before)
 
@@ -214,8 +216,7 @@ def test_snapshots_share_copies_of_buffers_that_did_not_change(environment):
     environment.train()
     environment.model.table[0] = 9.0
     third = Snapshot(environment.garden, [second, first])
-    places = [snapshot.tensors()["table"].data_ptr() for snapshot in (first, second, third)]
-    assert (places[0] == places[1], places[1] == places[2]) == (True, False)
+    assert places(first)["table"] == places(second)["table"] != places(third)["table"]
     environment.model.table[0] = 8.0
     first.take(environment.garden, [third, second])
     assert second.flaw(environment.garden) is None, "its copy was not overwritten"

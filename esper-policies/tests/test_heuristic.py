@@ -6,26 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    ActionSpace,
-    Candidate,
-    Finding,
-    Gain,
-    Observation,
-    Op,
-    Opinion,
-    SeedSignals,
-    SettingError,
-    Signals,
-    SlotDescription,
-    SlotSignals,
-    SlotState,
-    Stage,
-    State,
-)
+from esper_core import leyline
+from esper_core.leyline import WAIT, Action, ActionMask, ActionSpace, Finding, Gain, Op, Opinion, SlotState, Stage
 from esper_policies.forecasts import MOST_RISE, Forecast
 from esper_policies.heuristic import Heuristic
 from esper_policies.settings import CAUTION, RISE, HeuristicSettings
@@ -47,7 +29,9 @@ def gain(mean):
 
 
 def seed(name, stage=Stage.TRAINING, mean=0.2, age=6, price=0.02, **more):
-    return SeedSignals(name, stage, 0.0, 100, age, gain=None if mean is None else gain(mean), price=price, **more)
+    return leyline.SeedSignals(
+        name, stage, 0.0, 100, age, gain=None if mean is None else gain(mean), price=price, **more
+    )
 
 
 def rivals(*seeds):
@@ -60,12 +44,12 @@ def rivals(*seeds):
 
 
 def slot(name, *seeds, fossils=0, state=None):
-    return SlotSignals(name, state or (SlotState.OCCUPIED if seeds else SlotState.FREE), fossils, seeds)
+    return leyline.SlotSignals(name, state or (SlotState.OCCUPIED if seeds else SlotState.FREE), fossils, seeds)
 
 
 def seen(step, *slots, steps=STEPS):
-    signals = Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=slots)
-    return Observation(step, steps, signals)
+    signals = leyline.Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=slots)
+    return leyline.Observation(step, steps, signals)
 
 
 def mask_of(observation, *, room=None, refused=()):
@@ -120,8 +104,8 @@ def test_one_candidate_of_every_slot_germinates_first_and_none_after_the_preview
 
 def place_of(host_flops, **needs):
     """Return the description of a slot and its candidates, which need these parameters and operations."""
-    candidates = tuple(Candidate(f"a/{name}", *need, identity=True) for name, need in needs.items())
-    return SlotDescription("sequence", 8, (40,), 0.0, 1000, host_flops, candidates)
+    candidates = tuple(leyline.Candidate(f"a/{name}", *need, identity=True) for name, need in needs.items())
+    return leyline.SlotDescription("sequence", 8, (40,), 0.0, 1000, host_flops, candidates)
 
 
 @pytest.mark.parametrize("order", [("a/conv", "a/mlp"), ("a/mlp", "a/conv")])
@@ -360,12 +344,12 @@ def test_a_state_is_json_even_where_gains_are_infinite_or_only_hoped_for():
     policy, resumed = Heuristic(SPACE), Heuristic(SPACE)
     policy.act([seen(8, slot("early", seed("a/conv", mean=math.inf), seed("a/mlp")))], [ActionMask()])
     policy.act([seen(9, slot("early", seed("a/mlp", mean=0.1)))], [ActionMask()])
-    resumed.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
+    resumed.load_state_dict(leyline.State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
     assert resumed.memories == policy.memories
 
 
 def test_first_after_last_is_refused():
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(leyline.SettingError) as caught:
         Heuristic(SPACE, first=0.7, last=0.6)
     (problem,) = caught.value.problems
     assert (problem.code, problem.path) == ("E120", "first")
@@ -381,7 +365,7 @@ def forecast(**settings):
 
 
 def tried(stage=Stage.TRAINING, gain=SURE, price=0.0):
-    return SeedSignals("tried/one", stage, 0.0, 200, 5, gain=gain, price=price)
+    return leyline.SeedSignals("tried/one", stage, 0.0, 200, 5, gain=gain, price=price)
 
 
 def test_a_preview_is_forecast_to_rise_within_an_interval_less_its_price():
@@ -396,10 +380,10 @@ def test_a_preview_is_forecast_to_rise_within_an_interval_less_its_price():
 
 def test_age_counts_in_steps_of_32_batches():
     """The seed is five steps old."""
-    free = SlotSignals("early", SlotState.FREE, fossils=0)
-    signals = Signals(5, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,))
+    free = leyline.SlotSignals("early", SlotState.FREE, fossils=0)
+    signals = leyline.Signals(5, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,))
     plain = forecast(caution=0.0)
-    of = {batches: plain.at(Observation(5, 40, signals, batches=batches)) for batches in (None, 32, 16, 4, 320)}
+    of = {batches: plain.at(leyline.Observation(5, 40, signals, batches=batches)) for batches in (None, 32, 16, 4, 320)}
     assert of[None] == of[32] == plain
     nets = {batches: forecast.net(tried()) for batches, forecast in of.items()}
     assert nets[32] == pytest.approx(0.1 * (1 + RISE / 5))

@@ -9,21 +9,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import given, strategies as st
 
-from esper_core.leyline import (
-    Action,
-    ActionMask,
-    ActionSpace,
-    Gain,
-    GradientHealth,
-    Observation,
-    Op,
-    Opinion,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-    SlotState,
-    Stage,
-)
+from esper_core import leyline
+from esper_core.leyline import ActionMask, ActionSpace, Observation, Op, SeedSignals, Signals, SlotSignals, Stage
 from esper_core.leyline.signals import Finding
 from esper_core.leyline.specs import SITE_KINDS, Candidate, SlotDescription
 from esper_policies.observations import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, LIMIT, SCHEMA, SLOT_COLUMNS, rows_of
@@ -55,8 +42,8 @@ class Chance(random.Random):
         every = list(several)
         return self.sample(every, self.randint(0, len(every)))
 
-    def gain(self) -> Gain:
-        return Gain(self.randint(1, 1000), *(self.number() for _ in range(5)))
+    def gain(self) -> leyline.Gain:
+        return leyline.Gain(self.randint(1, 1000), *(self.number() for _ in range(5)))
 
     def seed_of(self, blueprint: str) -> SeedSignals:
         shares = [self.choice([math.nan, self.random()]) for _ in range(3)]
@@ -67,15 +54,15 @@ class Chance(random.Random):
             self.count(),
             age=self.perhaps(self.count()),
             incubation_loss=self.perhaps(self.number()),
-            gradients=self.perhaps(GradientHealth(1.0, 1.0, 1.0, *shares)),
+            gradients=self.perhaps(leyline.GradientHealth(1.0, *shares)),
             gain=self.perhaps(self.gain()),
-            opinion=self.perhaps(Opinion(self.choice([*Finding]), "why", None, self.perhaps(self.number()))),
+            opinion=self.perhaps(leyline.Opinion(self.choice([*Finding]), "why", None, self.perhaps(self.number()))),
         )
 
     def slot(self, name: str) -> SlotSignals:
         """Draw a slot with none, one or several seeds, perhaps of unknown blueprints."""
         grown = [self.seed_of(blueprint) for blueprint in self.some((*NAMES, STRANGER))]
-        return SlotSignals(name, self.choice([*SlotState]), self.randrange(100), tuple(grown))
+        return SlotSignals(name, self.choice([*leyline.SlotState]), self.randrange(100), tuple(grown))
 
     def place(self, blueprints: Iterable[str]) -> SlotDescription:
         described = [
@@ -216,14 +203,14 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
     _, seen, mask = scene
     _, slots, candidates = named_rows(scene)
     for (slot, blueprint), values in candidates.items():
-        assert values["may_germinate"] == mask.allows(Action(Op.GERMINATE, slot, blueprint))
+        assert values["may_germinate"] == mask.allows(leyline.Action(Op.GERMINATE, slot, blueprint))
         if living(seen, slot, blueprint) is None:
             assert not any(values[f"may_{op.value}"] for op in SEED_OPS)
             continue
         for op in (Op.ADVANCE, Op.PRUNE):
-            assert values[f"may_{op.value}"] == mask.allows(Action(op, slot, blueprint))
+            assert values[f"may_{op.value}"] == mask.allows(leyline.Action(op, slot, blueprint))
         # It names no blueprint: only ``mask.seeds`` says which seed it applies to.
-        allowed = mask.allows(Action(Op.FOSSILISE, slot)) and Op.FOSSILISE in mask.seeds[slot][blueprint]
+        allowed = mask.allows(leyline.Action(Op.FOSSILISE, slot)) and Op.FOSSILISE in mask.seeds[slot][blueprint]
         assert values["may_fossilise"] == allowed
     for slot, values in slots.items():
         assert {op: values[f"may_{op.value}"] for op in mask.ops[slot]} == dict.fromkeys(mask.ops[slot], 1.0)
@@ -231,14 +218,17 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
 
 
 PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, True),))
-GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
-HEALTH, SHOWN = GradientHealth(1.0, 1.0, 1.0, 0.25, 0.25, 0.0), Opinion(Finding.SHOWN, "why", None, 0.05)
+GAIN = leyline.Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
+HEALTH, SHOWN = (
+    leyline.GradientHealth(1.0, 0.25, 0.25, 0.0),
+    leyline.Opinion(Finding.SHOWN, "why", None, 0.05),
+)
 MEASURED = {"age": 0, "incubation_loss": math.e - 1, "gradients": HEALTH, "gain": GAIN, "opinion": SHOWN}
 SEED = SeedSignals("a/one", Stage.HOLDING, 0.5, 100, **MEASURED)
 
 
 def small(**changes: object) -> Scene:
-    slot = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
+    slot = SlotSignals("early", leyline.SlotState.OCCUPIED, 2, (SEED,))
     now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (slot,))
     twin = Signals(0, 0.0, math.e**2 - 1, 0.5, 1000, 1000, ())
     space = ActionSpace({"early": ("a/one",)}, {"early": PLACE})
@@ -278,5 +268,5 @@ def test_slot_without_signals_is_in_no_state_and_rent_is_unknown_without_a_price
     row = candidates["early", "a/one"]
     assert (row["rent"], row["rent?"]) == (0.0, 1.0)
     _, slots, candidates = named_rows((space, replace(seen, signals=replace(seen.signals, slots=())), mask))
-    assert not any(slots["early"][f"state_{state.value}"] for state in SlotState)
+    assert not any(slots["early"][f"state_{state.value}"] for state in leyline.SlotState)
     assert list(candidates) == [("early", "a/one")]

@@ -14,21 +14,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    ActionSpace,
-    Op,
-    RewardBreakdown,
-    Rollout,
-    SeedSignals,
-    SlotSignals,
-    SlotState,
-    Stage,
-    Trajectory,
-    Turn,
-)
+from esper_core import leyline
+from esper_core.leyline import WAIT, Action, ActionMask, ActionSpace, Op, RewardBreakdown, SlotState, Trajectory
 from esper_policies.ppo import policy as policy_module
 from esper_policies.ppo.encoding import Pace, episodes_of, see
 from esper_policies.ppo.policy import Ppo
@@ -83,12 +70,14 @@ class Witness:
                 assert mask.allows(action)
                 if place in over or observation.rolled_back:
                     continue
-                turns[place].append(Turn(observation, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)})))
+                turns[place].append(
+                    leyline.Turn(observation, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)}))
+                )
                 if (place, step) in early:
                     over[place] = observation
         for place in range(environments):
             ended[place] += [Trajectory(tuple(turns[place]))] if turns[place] else []
-        return Rollout("ppo", self.round, tuple(chain(*ended)))
+        return leyline.Rollout("ppo", self.round, tuple(chain(*ended)))
 
     def learn(self, rollout, monkeypatch):
         """Return how far a decision's ratio is from 1 in the update at most, the number of decisions, and the figures.
@@ -173,7 +162,7 @@ def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monke
 def test_after_last_only_automatic_actions_are_taken():
     scene, name = episode(SPACE, 5)[4], SPACE.blueprints["slot-0"][0]
     first, *others = scene.observation.signals.slots
-    seed, ops = SeedSignals(name, Stage.HOLDING, 1.0, 10, 3), frozenset({Op.FOSSILISE, Op.PRUNE})
+    seed, ops = leyline.SeedSignals(name, leyline.Stage.HOLDING, 1.0, 10, 3), frozenset({Op.FOSSILISE, Op.PRUNE})
     slots = (replace(first, state=SlotState.OCCUPIED, seeds=(seed,)), *others)
     seen = replace(scene.observation, signals=replace(scene.observation.signals, slots=slots))
     mask = ActionMask({"slot-0": ops}, {}, {"slot-0": {name: ops}})
@@ -287,7 +276,7 @@ def test_it_can_act_on_a_seed_of_an_unknown_blueprint_and_waits_without_candidat
     assert {(action.op, action.blueprint) for action in decided} == {(Op.WAIT, None), (Op.PRUNE, STRANGER)}
     space = ActionSpace({"early": ()})
     scene = episode(space_of(1), 1)[0]
-    signals = replace(scene.observation.signals, slots=(SlotSignals("early", SlotState.EMBARGOED, fossils=0),))
+    signals = replace(scene.observation.signals, slots=(leyline.SlotSignals("early", SlotState.EMBARGOED, fossils=0),))
     policy = Ppo(space, width=8)
     assert policy.act([replace(scene.observation, signals=signals)], [ActionMask({"early": frozenset()})]) == [Action()]
 

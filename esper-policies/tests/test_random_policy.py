@@ -9,10 +9,7 @@ from esper_policies.random_policy import Random
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp", "a/norm"), "late": ("a/mlp",)})
 FREE = ActionMask({"early": frozenset({Op.GERMINATE}), "late": frozenset()}, {"early": ("a/conv", "a/mlp")})
 NURSERY = ActionMask(
-    {
-        "early": frozenset({Op.GERMINATE, Op.ADVANCE, Op.PRUNE}),
-        "late": frozenset({Op.PRUNE, Op.FOSSILISE}),
-    },
+    {"early": frozenset({Op.GERMINATE, Op.ADVANCE, Op.PRUNE}), "late": frozenset({Op.PRUNE, Op.FOSSILISE})},
     {"early": ("a/norm",)},
     {
         "early": {"a/mlp": frozenset({Op.PRUNE}), "a/conv": frozenset({Op.ADVANCE, Op.PRUNE})},
@@ -41,15 +38,12 @@ def played(policy, mask, *, environments=1, steps=400, first=0):
     return list(zip(*actions, strict=True))
 
 
-def test_choices_are_all_possible_actions_and_waiting():
+def test_choices_are_all_possible_actions_and_waiting_and_one_for_an_op_on_a_whole_slot():
     assert Random(SPACE).choices(ActionMask()) == [WAIT]
     assert Random(SPACE).choices(FREE.shut()) == [WAIT]
     assert Random(SPACE).choices(NURSERY) == IN_NURSERY
-
-
-def test_an_op_on_a_whole_slot_is_one_choice():
-    mask = ActionMask({"early": frozenset({Op.ADVANCE, Op.PRUNE})})
-    assert Random(SPACE).choices(mask) == [WAIT, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early")]
+    whole = ActionMask({"early": frozenset({Op.ADVANCE, Op.PRUNE})})
+    assert Random(SPACE).choices(whole) == [WAIT, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early")]
 
 
 def test_choices_are_equally_likely():

@@ -5,18 +5,8 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    ActionSpace,
-    Blend,
-    ConfigError,
-    Observation,
-    Op,
-    SettingError,
-    Signals,
-)
+from esper_core import leyline
+from esper_core.leyline import WAIT, Action, ActionMask, ActionSpace, Blend, ConfigError, Observation, Op, SettingError
 from esper_policies.schedule import Schedule
 from esper_policies.settings import ScheduleSettings
 
@@ -35,7 +25,7 @@ NOTHING = ActionMask()
 
 
 def seen(step):
-    return Observation(step, 40, Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=()))
+    return Observation(step, 40, leyline.Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=()))
 
 
 def only(**ops):

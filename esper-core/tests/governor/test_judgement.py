@@ -47,7 +47,7 @@ def test_non_finite_host_is_a_panic(finite, level):
     ("acting", "level", "healthy"), [(["early"], Level.PANIC, False), (["late"], Level.WARNING, True)]
 )
 def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(acting, level, healthy):
-    slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 1.0, 1.0, 0.0, 0.0, non_finite=0.01))
+    slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 0.0, 0.0, non_finite=0.01))
     judgement = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
     assert (judgement.verdict.level, judgement.healthy) == (level, healthy)
 

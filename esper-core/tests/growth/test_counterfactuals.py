@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, dropout
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.leyline.lifecycle import Stage
-from tests.support.core_worlds import Net, add_seed
+from tests.support.core_worlds import Net, add_seed, slow
 
 Batches = list[tuple[Tensor, Tensor]]
 RUNS: Counter[str] = Counter()
@@ -168,51 +168,39 @@ def test_run_11_unmeasured_seed_has_no_value():
     assert not RUNS
 
 
-WAYS: dict[str, tuple[type[nn.Module], str]] = {
-    "random numbers": (Noisy, reasons.NOISE),
-    "buffers": (Tallying, reasons.STATE),
-    "another way": (Choosing, reasons.OTHER_CALLS),
-    "kept unseen": (Sly, reasons.OTHER_BITS),
-    "demands": (Demanding, "a replayed pass raised TypeError"),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_host_that_cannot_be_replayed_runs_in_separate_passes(way):
-    build, why = WAYS[way]
-    model = network(build)
-    counterfactuals = Counterfactuals(model)
-    for _ in range(2):
-        measured = counterfactuals.measure(BATCHES, judge)
-        assert counterfactuals.reason.startswith(why)
-        assert are_right(model, measured)
-
-
-def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass():
-    model = network()
+def draw_in_a_seed(model: nn.Module) -> None:
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
-    counterfactuals = Counterfactuals(model)
-    measured = counterfactuals.measure(BATCHES, judge)
-    assert counterfactuals.reason == reasons.NOISE
-    assert are_right(model, measured)
 
 
-@pytest.mark.parametrize(
-    "how", ["a part", *(pytest.param(way, marks=pytest.mark.slow) for way in ("in place", "part in place"))]
-)
+def compile_a_part(model: nn.Module) -> None:
+    model.mid = torch.compile(model.mid, backend="eager")
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_host_runs_in_separate_passes(how):
+@pytest.mark.parametrize(
+    ("build", "prepare", "reason"),
+    [
+        pytest.param(Noisy, None, reasons.NOISE, id="random numbers"),
+        pytest.param(Tallying, None, reasons.STATE, id="buffers"),
+        pytest.param(Choosing, None, reasons.OTHER_CALLS, id="another way"),
+        pytest.param(Sly, None, reasons.OTHER_BITS, id="kept unseen"),
+        pytest.param(Demanding, None, "a replayed pass raised TypeError", id="demands"),
+        pytest.param(Chain, draw_in_a_seed, reasons.NOISE, id="a seed has the same random numbers in every pass"),
+        pytest.param(Chain, compile_a_part, reasons.COMPILED, id="a compiled part"),
+        slow(Chain, lambda model: model.compile(backend="eager"), reasons.COMPILED, id="in place"),
+        slow(Chain, lambda model: model.mid.compile(backend="eager"), reasons.COMPILED, id="part in place"),
+    ],
+)
+def test_host_that_cannot_be_replayed_runs_in_separate_passes(build, prepare, reason):
     torch.compiler.reset()
-    model = network()
-    if how == "a part":
-        model.mid = torch.compile(model.mid, backend="eager")
-    else:
-        (model if how == "in place" else model.mid).compile(backend="eager")
+    model = network(build)
+    if prepare is not None:
+        prepare(model)
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
         measured = counterfactuals.measure(BATCHES, judge)
-        assert counterfactuals.reason == reasons.COMPILED
+        assert counterfactuals.reason.partition(": ")[0] == reason
         assert are_right(model, measured)
     torch.compiler.reset()
 

@@ -18,18 +18,7 @@ from esper_core.settings import GrowthConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    PRUNE,
-    begin,
-    change_recipe,
-    make_garden,
-    make_recipe,
-    numbers,
-    same,
-)
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, make_recipe, numbers, same
 from tests.support.studies import play
 
 
@@ -62,7 +51,7 @@ def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action
     recipe = make_recipe()
     (variety,) = recipe.network.varieties["early"]
     broken = replace(variety, id="test/broken", factory=unbuildable)
-    environment = begin(change_recipe(recipe, varieties={"early": (variety, broken)}))
+    environment = begin(core_worlds.change_recipe(recipe, varieties={"early": (variety, broken)}))
     before = snapshot(environment.garden)
     with pytest.raises(error, match=message):
         environment.garden.apply(action, 0)
@@ -138,7 +127,7 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
     host = core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
     model = graft(host, ["stem"], example=inputs)
     variety = Variety("test/informed", core_worlds.LOCAL_CONV.spec, informed)
-    garden = make_garden(model, variety, probe=lambda m: m(inputs).square().mean())
+    garden = core_worlds.make_garden(model, variety, probe=lambda m: m(inputs).square().mean())
     garden.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     assert model.passes == 0.0
     hidden = model.stem(inputs).detach().requires_grad_()
@@ -165,7 +154,7 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
 @pytest.mark.parametrize("incubation", ["shadow", "branch"])
 def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(incubation, trained, monkeypatch):
     model = graft(core_worlds.NoisyHost(), {"early": "stem"}, example=torch.randn(4, 1, 12))
-    garden = make_garden(model, core_worlds.LOCAL_CONV, growth={"incubation": incubation})
+    garden = core_worlds.make_garden(model, core_worlds.LOCAL_CONV, growth={"incubation": incubation})
     garden.apply(replace(GERMINATE, speed=0), 0)
     garden.open_step()
     if trained:
@@ -199,7 +188,7 @@ def nursery(way: str = "shadow") -> Recipe:
     """Return a recipe whose slot holds three seeds at once, of three blueprints."""
     varieties = tuple(replace(core_worlds.LOCAL_CONV, id=name) for name in NAMES)
     growth = core_worlds.plain_growth(embargo=1, nursery=3, incubation=way)
-    return change_recipe(make_recipe(), varieties={"early": varieties}, growth=growth)
+    return core_worlds.change_recipe(make_recipe(), varieties={"early": varieties}, growth=growth)
 
 
 def fill(recipe: Recipe, plan: dict[int, Action]) -> Sequence[Environment]:

@@ -347,15 +347,14 @@ class World(LinearWorld):
             assert seed.alpha.moving or seed.alpha.value == should.target
 
     def _check_owners(self) -> None:
-        living = [seed for slot in self.book.slots.values() for seed in slot.open]
+        living = self.book.living()
         kept = [seed for slot in self.book.slots.values() for seed in slot.kept]
         frozen = self.book.growth.freeze_fossils
         assert self.keeper.misowned(self.model) == []
         assert set(self.keeper.seeds) == {seed.number for seed in living}
         assert set(self.keeper.fossils) == (set() if frozen else {seed.number for seed in kept})
-        assert set(self.garden.incubating) == {
-            seed.number for seed in living if seed.stage in ("germinated", "training")
-        }
+        incubating = {seed.number for seed in living if seed.stage in ("germinated", "training")}
+        assert set(self.garden.incubating) == incubating
         acting = {seed.number for seed in living if seed.stage in ("blending", "holding", "draining")}
         assert set(self.garden.blended) == acting
         groups = [group for owner in self.keeper.owners() if owner.optimizer for group in owner.optimizer.param_groups]

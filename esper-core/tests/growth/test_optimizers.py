@@ -18,20 +18,7 @@ from esper_core.leyline import WAIT, Action, Blend, GrowthError, Op
 from esper_core.settings import OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from tests.support import core_worlds
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    TAME,
-    Falling,
-    LinearWorld,
-    begin,
-    change_recipe,
-    make_recipe,
-    plain_growth,
-    same,
-    slow,
-)
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, Falling, LinearWorld, plain_growth, same, slow
 
 
 class Signs(torch.optim.Optimizer):
@@ -83,7 +70,7 @@ class World(LinearWorld):
     """A host of one slot, and a garden in it."""
 
     def __init__(self, host: OptimizerSettings, seeds: OptimizerSettings | None = None) -> None:
-        super().__init__({"early": 2}, (TAME,), host, seeds, growth=plain_growth(embargo=0))
+        super().__init__({"early": 2}, (core_worlds.TAME,), host, seeds, growth=plain_growth(embargo=0))
 
     @property
     def seed(self) -> Any:
@@ -202,12 +189,12 @@ FAST_PAIRS = ("adamw after adam", "plain after fused", "momentum", "sgd after ad
 
 def recipe_of(host: Settings, seed: Settings, **more: Any) -> Recipe:
     optimizers = OptimizersConfig.model_validate({"host": host, "seed": seed})
-    return change_recipe(make_recipe(steps=20), optimizers=optimizers, **more)
+    return core_worlds.change_recipe(core_worlds.make_recipe(steps=20), optimizers=optimizers, **more)
 
 
 def grown(recipe: Recipe) -> Environment:
     """An environment whose seed has trained for four steps, acts on the host and may be fossilised."""
-    environment = begin(recipe)
+    environment = core_worlds.begin(recipe)
     core_worlds.train_and_act(environment, GERMINATE, ADVANCE, WAIT, WAIT)
     return environment
 

@@ -13,10 +13,9 @@ def hook(signature: str = "esper_register_blueprints(registry)", body: str = "pa
     return f"{IMPORTS}{marker}\ndef {signature}:\n    {body}\n"
 
 
-KNOWN_KINDS = "Known: image, sequence, tokens, vector"
+KNOWN_KINDS, BAD_OUTPUT = "Known: image, sequence, tokens, vector", "It is a key, a field or an index."
 NAME = "Lower case letters and digits, joined by single - or _, at most 48 characters."
-
-SPEC = "A blueprint is declared with BlueprintSpec(...)."
+SPEC, NO_IDENTITY = "A blueprint is declared with BlueprintSpec(...).", "adapts=True, starts_as_identity=False"
 
 
 @pytest.mark.parametrize(
@@ -26,12 +25,7 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
         ("a", "TaskSpec()", "E217 {} \"a\" with an invalid specification: TaskSpec(summary='', settings=None)", SPEC),
         ("a", 'BlueprintSpec("imgae")', "E217 BlueprintSpec with accepts='imgae', which is not", '"image"?'),
         ("a", 'BlueprintSpec("vector", version="2")', "E217 {} \"a\" with version='2'", "a value of type int."),
-        (
-            "a",
-            'BlueprintSpec("image", adapts=True)',
-            'E217 {} "a" with adapts=True, starts_as_identity=False',
-            "An adapter",
-        ),
+        ("a", 'BlueprintSpec("image", adapts=True)', f'E217 {{}} "a" with {NO_IDENTITY}', "An adapter"),
     ],
 )
 def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(
@@ -53,18 +47,12 @@ def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(
         ("HostSpec(settings={})", "settings={}", 'Settings are a pydantic model class, or "module:Class".'),
         ('HostSpec(slots={"s": "stem"})', "slot 's': 'stem'", 'A slot is "name": SlotPlace("module").'),
         ('HostSpec(slots={"s": SlotPlace("m", "sites")})', "slot 's' of kind 'sites'", KNOWN_KINDS),
-        (
-            'HostSpec(slots={"s": SlotPlace("m", output=0.5)})',
-            "slot 's' on output 0.5",
-            "It is a key, a field or an index.",
-        ),
+        ('HostSpec(slots={"s": SlotPlace("m", output=0.5)})', "slot 's' on output 0.5", BAD_OUTPUT),
     ],
 )
 def test_invalid_specification_of_another_kind_is_refused(report, workshop, spec: str, fault: str, hint: str) -> None:
-    kind = "host" if "Host" in spec else "reward"
-    source = hook(f"esper_register_{kind}s(registry)", f'registry.add("a", build, {spec})')
-    text = report(workshop.package(source))
-    assert text == f'E217 {PLUGIN} adds the {kind} "a" with {fault}\n  esper_extra.py:5\n  {hint}'
+    text = report(workshop.package(hook("esper_register_hosts(registry)", f'registry.add("a", build, {spec})')))
+    assert text == f'E217 {PLUGIN} adds the host "a" with {fault}\n  esper_extra.py:5\n  {hint}'
 
 
 @pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit", "build(build(1, 2))"])

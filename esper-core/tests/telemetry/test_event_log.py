@@ -12,17 +12,8 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, strategies as st
 
-from esper_core.leyline import (
-    Action,
-    GradientHealth,
-    Op,
-    RunFolderError,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-    SlotState,
-    Stage,
-)
+from esper_core import leyline
+from esper_core.leyline import Action, GradientHealth, Op, RunFolderError, SeedSignals, Signals, SlotSignals, SlotState
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import Bus, EventFile, decode, encode, event_log, read_events
@@ -114,7 +105,9 @@ def test_the_checksum_is_that_of_the_file_also_when_it_is_continued(tmp_path: Pa
         file.close()
 
 
-SEED = SeedSignals("b/c", Stage.TRAINING, 0.0, 9, 1, math.nan, GradientHealth(math.inf, 1.0, 1.0, 0.0, 0.0, 0.0))
+SEED = SeedSignals(
+    "b/c", leyline.Stage.TRAINING, 0.0, 9, 1, math.nan, GradientHealth(math.inf, 0.0, 0.0, 0.0)
+)
 SLOT = SlotSignals("early", SlotState.OCCUPIED, 0, (SEED,))
 STEP = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, math.nan, 1.0, 0.5, 9, 9, (SLOT,)))
 EVENTS: list[Event] = [

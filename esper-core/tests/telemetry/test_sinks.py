@@ -43,6 +43,10 @@ class Kept:
     def close(self) -> None:
         self._called("close", "closed")
 
+    @property
+    def events(self) -> list[Event | str]:
+        return [event for event in self.received if not isinstance(event, str)]
+
     def _called(self, name: str, event: Event | str) -> None:
         self.calls.append(name)
         self.threads.add(threading.current_thread())
@@ -107,8 +111,7 @@ def test_a_blocked_sink_does_not_block_the_run_and_its_dropped_events_are_counte
     assert warnings() == [f"E228 {LABEL} {first}"]
     gate.open.set()
     listener.close()
-    events = [event for event in sink.received if not isinstance(event, str)]
-    assert events == [STARTED, *(step(number) for number in range(5)), FINISHED]
+    assert sink.events == [STARTED, *(step(number) for number in range(5)), FINISHED]
     assert sink.received[-1] == "closed"
     assert warnings()[1:] == [f"E228 {LABEL} is slower than the run: 995 of 1,002 events were dropped"]
 
@@ -123,13 +126,7 @@ def test_rare_events_have_places_of_their_own_and_these_are_limited_too(gate):
             listener.settle()
     gate.open.set()
     listener.close()
-    assert [event for event in sink.received if not isinstance(event, str)] == [
-        STARTED,
-        step(0),
-        step(1),
-        FINISHED,
-        STARTED,
-    ]
+    assert sink.events == [STARTED, step(0), step(1), FINISHED, STARTED]
     assert sink.received.count("settled") == 4, "at most once after each event"
 
 
@@ -201,8 +198,16 @@ def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event
     assert sink.received == ["closed"]
 
 
-@pytest.mark.parametrize("breaks_in", ["hear", "hear close", "settle", "close", "never"])
-def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, caplog):
+@pytest.mark.parametrize(
+    ("breaks_in", "calls"),
+    [
+        ("hear", ["hear", "close"]),  # it may hold a file open
+        ("hear close", ["hear", "close"]),
+        ("settle", ["hear", "settle", "close"]),
+        *((name, ["hear", "settle"] * 3 + ["close"]) for name in ("close", "never")),
+    ],
+)
+def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, calls, caplog):
     def fail(name: str) -> None:
         if name in breaks_in.split():
             raise OSError("the line is dead")
@@ -213,14 +218,7 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, caplog):
         listener.settle()
     listener.close()
     listener.close()
-    expected = {
-        "hear": ["hear", "close"],  # it may hold a file open
-        "hear close": ["hear", "close"],
-        "settle": ["hear", "settle", "close"],
-        "close": ["hear", "settle"] * 3 + ["close"],
-        "never": ["hear", "settle"] * 3 + ["close"],
-    }
-    assert sink.calls == expected[breaks_in]
+    assert sink.calls == calls
     messages = [record.getMessage() for record in caplog.records]
     message = f"E228 {LABEL} raised OSError: the line is dead; it is shut off for the rest of the run\n  {__file__}:"
     assert [line.rstrip("0123456789") for line in messages] == ([] if breaks_in == "never" else [message])

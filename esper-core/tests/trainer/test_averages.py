@@ -11,19 +11,7 @@ from torch import nn
 from esper_core.growth import Averages, Host
 from esper_core.leyline import CALM
 from tests.support import core_worlds
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    LOUD,
-    PRUNE,
-    Net,
-    begin,
-    begin_pool,
-    change_recipe,
-    make_recipe,
-    same,
-    spelled,
-)
+from tests.support.core_worlds import ADVANCE, FOSSILISE, LOUD, PRUNE, Net, begin, begin_pool, change_recipe, same
 from tests.support.studies import play
 
 GERMINATE = replace(core_worlds.GERMINATE, blueprint=LOUD.id, speed=1)
@@ -36,7 +24,7 @@ NEXT_TO_NOTHING = 1e-3
 
 
 def averaging(half_life: float, **more: Any) -> Any:
-    recipe = make_recipe(batches=5, steps=9, variety=LOUD, embargo=0, **more)
+    recipe = core_worlds.make_recipe(batches=5, steps=9, variety=LOUD, embargo=0, **more)
     return change_recipe(recipe, growth=recipe.network.growth.model_copy(update={"average": half_life}))
 
 
@@ -75,7 +63,7 @@ def test_everything_is_measured_as_without_averages_with_a_short_half_life_and_t
     reports, ends = [], []
     for half_life in (0, NEXT_TO_NOTHING, 8.0):
         pool = begin_pool(averaging(half_life), incubation=way)
-        reports.append(spelled(play(pool, 9, LIVES[life])))
+        reports.append(core_worlds.spelled(play(pool, 9, LIVES[life])))
         ends.append([environment.model.state_dict() for environment in pool.environments])
     assert reports[0] == reports[1] != reports[2]
     assert same(ends[0], ends[1])

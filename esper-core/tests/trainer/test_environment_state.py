@@ -12,40 +12,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from esper_core import leyline
 from esper_core.growth import Variety
-from esper_core.leyline import (
-    CALM,
-    WAIT,
-    Action,
-    ActionMask,
-    Blend,
-    BlueprintSpec,
-    GrowthError,
-    Level,
-    Op,
-    Site,
-    SlotPlace,
-    SlotState,
-    State,
-    Verdict,
-)
+from esper_core.leyline import CALM, WAIT, Action, ActionMask, Blend, GrowthError, Level, Op, SlotPlace, State, Verdict
 from esper_core.settings import ComputeConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import (
-    GERMINATE,
-    LOUD,
-    Falling,
-    bad,
-    change_recipe,
-    make_recipe,
-    noisy_in_evaluation,
-    plain_growth,
-    slow,
-    spelled,
-    through_files,
-    zeroed,
-)
+from tests.support import core_worlds
+from tests.support.core_worlds import GERMINATE, LOUD, Falling, bad, change_recipe, make_recipe, slow, through_files
 
 PANIC, WARNING, ENOUGH = (Verdict(level, "an opinion") for level in (Level.PANIC, Level.WARNING, Level.ENOUGH))
 
@@ -107,17 +81,17 @@ class OddHost(nn.Module):
 class OddBlock(nn.Module):
     """BatchNorm, dropout, and a buffer that is drawn at birth and is not saved."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: leyline.Site) -> None:
         super().__init__()
         self.norm, self.drop = nn.BatchNorm1d(site.channels), nn.Dropout(0.1)
-        self.last = zeroed(nn.Conv1d(site.channels, site.channels, 1))
+        self.last = core_worlds.zeroed(nn.Conv1d(site.channels, site.channels, 1))
         self.register_buffer("mask", torch.rand(site.channels, 1) + 0.5, persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden + self.last(self.drop(self.norm(hidden))) * self.mask
 
 
-ODD = Variety("test/odd", BlueprintSpec("sequence", starts_as_identity=True), OddBlock)
+ODD = Variety("test/odd", leyline.BlueprintSpec("sequence", starts_as_identity=True), OddBlock)
 
 
 def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any) -> Recipe:
@@ -131,7 +105,7 @@ def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "residen
         compute=ComputeConfig(data=data),
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
         varieties={"early": (ODD, LOUD), "late": (LOUD, ODD)},
-        growth=plain_growth(**{"embargo": 2, **growth}),
+        growth=core_worlds.plain_growth(**{"embargo": 2, **growth}),
         optimizers=OptimizersConfig.model_validate({"host": host_settings, "seed": of_seeds}),
         schedules={"host": Falling(), "seed": Falling()} if schedule else {},
     )
@@ -161,7 +135,7 @@ def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opi
     masks = pool.masks()
     action = choose(masks[0])
     changes = pool.apply([action, WAIT], step)
-    return spelled([passed, lost, signals, decisions, carried_out, masks, action, changes, pool.masks()])
+    return core_worlds.spelled([passed, lost, signals, decisions, carried_out, masks, action, changes, pool.masks()])
 
 
 def differences(first: State, second: State) -> list[str]:
@@ -355,7 +329,7 @@ def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life
 
 
 def test_random_streams_of_evaluation_and_of_trials_continue():
-    assert_resumes(make_recipe(host=noisy_in_evaluation, batches=1), 3, 2, {0: replace(GERMINATE, speed=0)})
+    assert_resumes(make_recipe(host=core_worlds.noisy_in_evaluation, batches=1), 3, 2, {0: replace(GERMINATE, speed=0)})
 
 
 @pytest.mark.slow
@@ -382,7 +356,7 @@ def test_an_environment_continues_bit_for_bit_with_any_settings_and_actions(
 
 
 def test_lost_seeds_that_were_not_reported_yet_are_restored():
-    def unbuildable(site: Site) -> nn.Module:
+    def unbuildable(site: leyline.Site) -> nn.Module:
         raise ValueError("never")
 
     varieties = (bad(), replace(bad(), id="test/unbuildable", factory=unbuildable))
@@ -390,7 +364,7 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored():
     environment = begun(recipe).environments[0]
     environment.network.apply(germinate("early", "bad"), 0)
     environment.train()
-    environment.garden.slots["early"].embargo, environment.garden.slots["early"].state = 0, SlotState.FREE
+    environment.garden.slots["early"].embargo, environment.garden.slots["early"].state = 0, leyline.SlotState.FREE
     environment.network.apply(germinate("early", "unbuildable"), 1)
     other = Environment(recipe, arm="grown", index=0)
     other.load_state_dict(through_files(environment.state_dict()))

@@ -20,30 +20,17 @@ from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.forward import CompiledHost, half_precision, torch_compiler
 from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    Net,
-    NoisyHost,
-    SmoothHost,
-    begin,
-    begin_pool,
-    change_recipe,
-    make_recipe,
-    plain_growth,
-    same,
-    slow,
-    turning,
-    zeroed,
-)
+from tests.support import core_worlds
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin, begin_pool, change_recipe
 from tests.support.studies import play
 
 
 def computed(*, way: str = "shadow", more: dict[str, Any] | None = None, **compute: Any) -> Recipe:
     """Return a recipe with these compute settings."""
-    recipe = make_recipe(**{"steps": 8, "host": SmoothHost, **(more or {})})
-    return change_recipe(recipe, compute=ComputeConfig(**compute), growth=plain_growth(embargo=2, incubation=way))
+    recipe = core_worlds.make_recipe(**{"steps": 8, "host": SmoothHost, **(more or {})})
+    return change_recipe(
+        recipe, compute=ComputeConfig(**compute), growth=core_worlds.plain_growth(embargo=2, incubation=way)
+    )
 
 
 def parameters(environment: Environment) -> list[Tensor]:
@@ -51,7 +38,7 @@ def parameters(environment: Environment) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "way"), [("bfloat16", "shadow"), slow("float16", "shadow"), ("float16", "branch")]
+    ("precision", "way"), [("bfloat16", "shadow"), core_worlds.slow("float16", "shadow"), ("float16", "branch")]
 )
 def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(precision, way):
     seen: set[tuple[torch.dtype, bool]] = set()
@@ -164,7 +151,9 @@ def test_host_and_fossils_skip_an_overflowed_step_together():
     assert keeper.scaler.state_dict()["scale"] == 2.0
 
 
-@pytest.mark.parametrize(("way", "parts"), [("shadow", 3), ("branch", 20), slow("shadow", 2), slow("shadow", 20)])
+@pytest.mark.parametrize(
+    ("way", "parts"), [("shadow", 3), ("branch", 20), core_worlds.slow("shadow", 2), core_worlds.slow("shadow", 20)]
+)
 def test_without_batch_norm_micro_batches_equal_one_batch(way, parts):
     """Within 1e-6 after a step of each kind, with plain SGD: Adam would divide what differs in its last bits."""
     results = []
@@ -199,10 +188,10 @@ def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(monkey
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Returns a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
 
-    def build(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **more: Any) -> Any:
+    def build(compiler: Any = None, host: Callable[[], nn.Module] = core_worlds.NoisyHost, **more: Any) -> Any:
         if compiler is not None:
             monkeypatch.setattr("esper_core.trainer.environment.torch_compiler", compiler)
-        recipe = make_recipe(steps=12, host=host, **more)
+        recipe = core_worlds.make_recipe(steps=12, host=host, **more)
         return change_recipe(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD)
 
     return build
@@ -256,7 +245,7 @@ def test_the_pass_is_compiled_for_each_structure_and_each_environment(compiled):
     compilers = Compilers()
     recipe = compiled(compilers)
     plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
-    assert same(course(Pool(recipe, ["grown"], 1), 8), course(plain, 8))
+    assert core_worlds.same(course(Pool(recipe, ["grown"], 1), 8), course(plain, 8))
     assert plain.environments[0].network.compiled is None
     assert compilers.asked == 5, "alone; training; blending; holding; kept"
     assert compilers.ran == 8 * 3
@@ -302,7 +291,7 @@ def test_passes_that_failed_to_compile_change_no_number_and_several_environments
     recipe = compiled(compilers, SmoothHost)
     failing = Pool(recipe, ["grown", "b"], 2, lanes=2)
     plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
-    assert same(course(failing, 8), course(plain, 8))
+    assert core_worlds.same(course(failing, 8), course(plain, 8))
     failing.close()
     assert compilers.asked > 4
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -330,7 +319,7 @@ def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, caplog
         raise ValueError("my own fault")
 
     with pytest.raises(PluginError, match="my own fault"):
-        course(Pool(compiled(Compilers(), turning(fail, after=2)), ["a"], 1), 1)
+        course(Pool(compiled(Compilers(), core_worlds.turning(fail, after=2)), ["a"], 1), 1)
     assert not caplog.records
 
 
@@ -353,7 +342,9 @@ def host(flat: Flat = lambda hidden: hidden.flatten(1), look: Flat = lambda inpu
     """Two convolutions and a head; flat: how features become a vector, look: how the examples are viewed."""
     stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     late, head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4 * 36, 3)
-    return Net(lambda net, x: net.head(flat(torch.relu(net.late(net.stem(look(x)))))), stem=stem, late=late, head=head)
+    return core_worlds.Net(
+        lambda net, x: net.head(flat(torch.relu(net.late(net.stem(look(x)))))), stem=stem, late=late, head=head
+    )
 
 
 def viewed(hidden: Tensor) -> Tensor:
@@ -365,8 +356,8 @@ def variety(look: Flat) -> Variety:
     """x + conv(x), the convolution at 0."""
 
     def block(site: Site) -> nn.Module:
-        conv = zeroed(nn.Conv2d(site.channels, site.channels, 3, padding=1, bias=False))
-        return Net(lambda net, hidden: look(hidden) + net.conv(look(hidden)), conv=conv)
+        conv = core_worlds.zeroed(nn.Conv2d(site.channels, site.channels, 3, padding=1, bias=False))
+        return core_worlds.Net(lambda net, hidden: look(hidden) + net.conv(look(hidden)), conv=conv)
 
     return Variety("test/seed", BlueprintSpec("image", starts_as_identity=True), block)
 
@@ -380,7 +371,7 @@ def images(examples: int, seed: int) -> Split:
 
 def recipe_of(build: Any = host, *, block: Flat = lambda hidden: hidden, **more: Any) -> Recipe:
     splits: dict[Any, Split] = {name: images(60, seed) for seed, name in enumerate(("train", "validation", "test"))}
-    return change_recipe(make_recipe(host=build, variety=variety(block)), data=splits, **more)
+    return change_recipe(core_worlds.make_recipe(host=build, variety=variety(block)), data=splits, **more)
 
 
 def is_channels_last(model: nn.Module) -> bool:
@@ -419,7 +410,7 @@ def test_a_seed_learns_the_same_in_either_layout(incubation, implementation):
     """Gradients of convolutions lie like the images, their parameters do not; fused steps take what lies first."""
     how = {"implementation": implementation}
     optimizers = OptimizersConfig.model_validate({"host": how, "seed": how})
-    recipe = recipe_of(optimizers=optimizers, growth=plain_growth(incubation=incubation))
+    recipe = recipe_of(optimizers=optimizers, growth=core_worlds.plain_growth(incubation=incubation))
     laid, _ = tried(recipe)
     learnt = []
     for variant in (recipe, laid):

@@ -20,23 +20,8 @@ from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.group_steps import JointTraining
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    TAME,
-    WILD,
-    Net,
-    SmoothHost,
-    change_recipe,
-    make_recipe,
-    numbers,
-    plain_growth,
-    same,
-    slow,
-    spelled,
-    through_files,
-)
+from tests.support import core_worlds
+from tests.support.core_worlds import ADVANCE, GERMINATE, Net, SmoothHost, change_recipe, numbers, same, spelled
 from tests.support.studies import play
 
 
@@ -45,14 +30,14 @@ def fused(
 ) -> Recipe:
     """Return a recipe whose networks are trained in groups where they can be."""
     settings = ComputeConfig.model_validate({"fused": True, **(compute or {})})
-    growth = plain_growth(**{"incubation": "branch", "embargo": 0, **more.pop("growth", {})})
+    growth = core_worlds.plain_growth(**{"incubation": "branch", "embargo": 0, **more.pop("growth", {})})
     changes = {"draws": Draws.NEVER, "growth": growth, "compute": settings, **more}
-    return change_recipe(make_recipe(host=host, batches=2), **changes)
+    return change_recipe(core_worlds.make_recipe(host=host, batches=2), **changes)
 
 
 def grow_first(environment: Environment, step: int) -> Action:
     """Grow in the environments with an even index alone, so that groups part."""
-    return {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}.get(step, WAIT) if environment.index % 2 == 0 else WAIT
+    return {0: GERMINATE, 1: ADVANCE, 3: core_worlds.FOSSILISE}.get(step, WAIT) if environment.index % 2 == 0 else WAIT
 
 
 def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Signals]], list[Environment], list[Any]]:
@@ -68,7 +53,7 @@ def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Si
     return play(pool, 6, grow_first, look), pool.environments[:4], notes
 
 
-@pytest.mark.parametrize("incubation", ["branch", slow("shadow")])
+@pytest.mark.parametrize("incubation", ["branch", core_worlds.slow("shadow")])
 def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubation: str) -> None:
     recipe = fused(growth={"incubation": incubation, "average": 3})
     signals, environments, notes = run(recipe, 2)
@@ -88,7 +73,7 @@ def test_a_resumed_pool_goes_on_with_the_same_bits() -> None:
     whole, resumed = (Pool(fused(), ["grown", "twin"], 2, twin="twin") for _ in range(2))
     play(whole, 3, grow_first)
     resumed.reset(0, 3)
-    resumed.load_state_dict(through_files(whole.state_dict()), in_round=True)
+    resumed.load_state_dict(core_worlds.through_files(whole.state_dict()), in_round=True)
     assert spelled(play(whole, range(3, 6), grow_first)) == spelled(play(resumed, range(3, 6), grow_first))
 
 
@@ -206,7 +191,10 @@ def test_networks_that_cannot_be_one_program_are_trained_as_they_always_were(rec
 
 
 NURSERY = {"nursery": 2, "incubation": "branch", "average": 3}
-FIRST, SECOND = (replace(variety, spec=BlueprintSpec("sequence", starts_as_identity=True)) for variety in (TAME, WILD))
+FIRST, SECOND = (
+    replace(variety, spec=BlueprintSpec("sequence", starts_as_identity=True))
+    for variety in (core_worlds.TAME, core_worlds.WILD)
+)
 PLANT_FIRST, PLANT_SECOND = (replace(GERMINATE, blueprint=variety.id) for variety in (FIRST, SECOND))
 
 

@@ -9,41 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_core import leyline
 from esper_core.governor import Act
 from esper_core.growth import Variety, gates
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    BlueprintSpec,
-    Finding,
-    LifecycleError,
-    Op,
-    Signals,
-    Site,
-    SlotPlace,
-    Split,
-    Stage,
-)
+from esper_core.leyline import WAIT, Action, ActionMask, BlueprintSpec, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.leyline.signals import Cause, Gain, Level, Reason, Verdict
 from esper_core.trainer.environment import Environment
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    PRUNE,
-    Net,
-    begin,
-    begin_pool,
-    change_recipe,
-    make_recipe,
-    replacing,
-    same,
-    slow,
-    zeroed,
-)
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin, begin_pool, make_recipe, slow
 from tests.support.studies import play
 
 
@@ -52,7 +26,9 @@ def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept():
     recipe = make_recipe(embargo=0)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
     pool = begin_pool(
-        change_recipe(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.network.varieties["early"]))
+        core_worlds.change_recipe(
+            recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.network.varieties["early"])
+        )
     )
     late = {1: replace(GERMINATE, slot="late"), 6: replace(ADVANCE, slot="late")}
     reports = play(pool, range(13), {0: GERMINATE, 3: ADVANCE, 9: FOSSILISE, **late})
@@ -214,7 +190,7 @@ def test_a_price_is_a_share_of_the_loss_without_the_seed(incubation, included):
     assert after / before == pytest.approx(1.0 + included)
 
 
-HOSTS: dict[str, Callable[[], nn.Module]] = {"noisy": core_worlds.NoisyHost, "replacing": replacing}
+HOSTS: dict[str, Callable[[], nn.Module]] = {"noisy": core_worlds.NoisyHost, "replacing": core_worlds.replacing}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
     "sgd": {"kind": "sgd", "momentum": 0.9},
@@ -237,12 +213,12 @@ def host_state(environment: Environment) -> dict[str, torch.Tensor]:
 def live_beside_twin(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
     """Return of each step whether the host differs from its twin, and the signals of its seed."""
 
-    def look(signals: list[Signals]) -> tuple[bool, Any]:
+    def look(signals: list[leyline.Signals]) -> tuple[bool, Any]:
         grown, twin = pool.environments
         assert grown.keeper.misowned(grown.model) == []
         grown_state, twin_state = host_state(grown), host_state(twin)
         assert grown_state.keys() == twin_state.keys()
-        return not same(grown_state, twin_state), signals[0].slots[0].living
+        return not core_worlds.same(grown_state, twin_state), signals[0].slots[0].living
 
     return play(pool, range(steps), plan, look)
 
@@ -309,15 +285,17 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way):
 
 
 def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one():
-    def normed(site: Site) -> nn.Module:
-        last = zeroed(nn.Conv1d(site.channels, site.channels, 1))
+    def normed(site: leyline.Site) -> nn.Module:
+        last = core_worlds.zeroed(nn.Conv1d(site.channels, site.channels, 1))
         return Net(
             lambda net, hidden: hidden + net.last(net.norm(hidden)), norm=nn.BatchNorm1d(site.channels), last=last
         )
 
     variety = Variety("test/local-conv", BlueprintSpec("sequence", starts_as_identity=True), normed)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("drop")}
-    environment = begin(change_recipe(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,))))
+    environment = begin(
+        core_worlds.change_recipe(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,)))
+    )
     later = replace(SLOWLY, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT
     core_worlds.train_and_act(environment, SLOWLY, *later)
     (late,) = environment.garden.slots["late"].seeds
@@ -334,7 +312,7 @@ def test_run_10_the_test_split_is_read_once_at_the_end():
             return super().__getitem__(name)
 
     test = recipe.data["test"]
-    shifted = Split(test.inputs, (test.targets + 1) % 3)
+    shifted = leyline.Split(test.inputs, (test.targets + 1) % 3)
     pool = Pool(replace(recipe, data=Watched({**recipe.data, "test": shifted})), ["twin"], 1)
     play(pool, 2)
     assert "test" not in read

@@ -17,18 +17,7 @@ from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study_position import StudyPosition
 from tests.support import core_worlds
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    PlannedPolicy,
-    bad,
-    begin,
-    change_recipe,
-    make_recipe,
-    out_of_patience,
-    read,
-    same,
-)
+from tests.support.core_worlds import ADVANCE, FOSSILISE, PlannedPolicy, bad, begin, change_recipe, make_recipe
 from tests.support.studies import make_study, play
 
 AFTER_BLENDING = 3 + 3 + 2
@@ -62,7 +51,7 @@ def setting(change: Callable[[], Any]) -> Callable[[Any, Tensor], Tensor]:
 
 KEPT: list[Any] = []
 HARMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "raise": out_of_patience,
+    "raise": core_worlds.out_of_patience,
     "shape": lambda block, grown: grown[:, :, 1:],
     "nan": lambda block, grown: grown * math.nan,
     "no gradients": setting(lambda: torch.set_grad_enabled(False)),
@@ -91,7 +80,7 @@ def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_
     assert lost == [(2, Stage.TRAINING, Stage.PRUNED)]
     grown, twin = pool.environments
     assert list(grown.model.state_dict()) == list(twin.model.state_dict())
-    assert same(grown.model.parameters(), twin.model.parameters())
+    assert core_worlds.same(grown.model.parameters(), twin.model.parameters())
     assert grown.keeper.seeds == {}
 
 
@@ -100,7 +89,7 @@ def lost_while(environment: Environment, *actions: Action) -> list[tuple[int, An
     lost = []
     for step, action in enumerate(actions):
         environment.train()
-        signals = read(environment, step)
+        signals = core_worlds.read(environment, step)
         if environment.network.heal(signals):
             signals = environment.measure_again(step)
         assert signals.finite

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import pytest
@@ -87,28 +87,24 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
     assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
 
 
+PLACE = f"{__file__}:{ScriptedPolicy.act.__code__.co_firstlineno}"
+FORBIDDEN = f"chose an action that its mask forbids: fossilise early\n  {PLACE}\n  Allowed: wait, germinate early"
+
+
 @pytest.mark.parametrize(
-    ("policy", "message"),
+    ("answers", "code", "message"),
     [
-        (
-            ScriptedPolicy(*[FOSSILISE] * 2),
-            'E233 policy "test/planned" (test 1.0) chose an action that its mask forbids: fossilise early\n'
-            f"  {__file__}:LINE\n  Allowed: wait, germinate early",
-        ),
-        (
-            ScriptedPolicy("wait", "wait"),
-            "E231 policy \"test/planned\" (test 1.0) returned ['wait', 'wait'] in place of Actions",
-        ),
-        (ScriptedPolicy(WAIT), 'E231 policy "test/planned" (test 1.0) returned 1 actions for 2 environments'),
+        ([FOSSILISE] * 2, "E233", FORBIDDEN),
+        (["wait", "wait"], "E231", "returned ['wait', 'wait'] in place of Actions"),
+        ([WAIT], "E231", "returned 1 actions for 2 environments"),
     ],
     ids=["forbidden action", "no action", "too few actions"],
 )
-def test_a_policy_that_misbehaves_stops_the_run_with_its_package_named(policy, message):
-    study, _ = make_study(make_recipe(), policy, environments=2)
+def test_a_policy_that_misbehaves_stops_the_run_with_its_package_named(answers, code, message):
+    study, _ = make_study(make_recipe(), ScriptedPolicy(*answers), environments=2)
     with pytest.raises(PluginError) as caught:
         run_study(StudyPosition(study))
-    line = ScriptedPolicy.act.__code__.co_firstlineno
-    assert str(caught.value).startswith(message.replace("LINE", str(line)))
+    assert str(caught.value).startswith(f'{code} policy "test/planned" (test 1.0) {message}')
     assert caught.value.exit_code == 3
 
 
@@ -137,9 +133,8 @@ def test_a_policy_whose_state_cannot_be_saved_is_named(state, message):
     study, _ = make_study(make_recipe(), StatefulPolicy(state))
     with pytest.raises(PluginError) as caught:
         StudyPosition(study).state_dict()
-    assert str(caught.value).startswith(
-        'E231 policy "test/planned" (test 1.0) returned a state that cannot be saved in a checkpoint: '
-    )
+    what = "returned a state that cannot be saved in a checkpoint: "
+    assert str(caught.value).startswith(f'E231 policy "test/planned" (test 1.0) {what}')
     assert message in str(caught.value)
 
 
@@ -223,12 +218,9 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
     assert math.isfinite(grown.test_loss)
     steps = events.of(StepFinished)
     assert [event.step for event in steps] == list(range(STEPS))
-    assert [event.reward.get("penalty") for event in steps] == [
-        -5.0 if number == step else None for number in range(STEPS)
-    ]
-    assert all(
-        math.isfinite(event.signals.train_loss) and math.isfinite(event.signals.validation_loss) for event in steps
-    )
+    assert {event.step: event.reward["penalty"] for event in steps if "penalty" in event.reward} == {step: -5.0}
+    losses = [(event.signals.train_loss, event.signals.validation_loss) for event in steps]
+    assert all(map(math.isfinite, chain(*losses)))
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric - 5.0)
 
 

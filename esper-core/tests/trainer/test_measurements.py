@@ -10,18 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from esper_core.growth import graft, slots_of
 from esper_core.trainer.measurements import are_finite, evaluate
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    PRUNE,
-    SmoothHost,
-    begin,
-    change_recipe,
-    make_recipe,
-    plain_growth,
-    same,
-)
+from tests.support import core_worlds
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin, change_recipe, make_recipe
 from tests.support.studies import play
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
@@ -33,7 +23,7 @@ def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples():
     random = torch.get_rng_state()
     loss, metric = environment.evaluate("validation").tolist()
     assert torch.equal(torch.get_rng_state(), random)
-    assert same(environment.model.state_dict(), state)
+    assert core_worlds.same(environment.model.state_dict(), state)
     assert environment.model.training
     environment.model.eval()
     split = environment.recipe.data["validation"]
@@ -104,7 +94,7 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 @pytest.fixture
 def recipe():
     small_recipe = make_recipe(batches=2, host=SmoothHost)
-    small_recipe = change_recipe(small_recipe, growth=plain_growth())
+    small_recipe = change_recipe(small_recipe, growth=core_worlds.plain_growth())
     example = small_recipe.data["train"].inputs[:1]
     host = graft(small_recipe.build_host(), small_recipe.slots, example=example)
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
@@ -122,7 +112,7 @@ def cost(recipe, plan, steps=4):
 @pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
 def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
     for incubation in ("shadow", "branch"):
-        variant = change_recipe(recipe, growth=plain_growth(incubation=incubation))
+        variant = change_recipe(recipe, growth=core_worlds.plain_growth(incubation=incubation))
         with FlopCounterMode(display=False) as counter:
             pool = cost(variant, plan)
         assert 0.8 < counter.get_total_flops() / pool.environments[0].flops <= 1.0, incubation
@@ -130,7 +120,8 @@ def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
 
 def test_a_pruned_seed_is_counted(recipe):
     plain, pruned, kept = (
-        cost(recipe, plan).environments[0].flops for plan in ({}, {0: GERMINATE, 2: replace(PRUNE, speed=0)}, KEPT)
+        cost(recipe, plan).environments[0].flops
+        for plan in ({}, {0: GERMINATE, 2: replace(core_worlds.PRUNE, speed=0)}, KEPT)
     )
     assert plain < pruned < kept
 

@@ -20,22 +20,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_core import leyline
 from esper_core.growth import Draws, Variety
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    BlueprintSpec,
-    GrowthError,
-    Level,
-    Op,
-    PluginError,
-    Problem,
-    Signals,
-    Site,
-    State,
-    Verdict,
-)
+from esper_core.leyline import WAIT, Action, ActionMask, BlueprintSpec, GrowthError, Level, Op, Problem, Verdict
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
@@ -50,25 +37,8 @@ from esper_scale.engines.protocol import Order
 from esper_scale.engines.sessions import processes_for
 from esper_scale.engines.shard import sendable
 from esper_scale.engines.worker_pool import WorkerPool
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    LOCAL_CONV,
-    PRUNE,
-    Net,
-    NoisyHost,
-    SmoothHost,
-    bad,
-    change_recipe,
-    make_recipe,
-    out_of_patience,
-    plain_growth,
-    slow,
-    spelled,
-    turning,
-    zeroed,
-)
+from tests.support import core_worlds
+from tests.support.core_worlds import ADVANCE, GERMINATE, LOCAL_CONV, SmoothHost, bad, change_recipe, make_recipe, slow
 
 forks = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 CPU = [torch.device("cpu")]
@@ -116,7 +86,7 @@ def drawn(*choice: Action) -> Choose:
     return choose
 
 
-DRAWN = drawn(GERMINATE, ADVANCE, PRUNE, FOSSILISE)
+DRAWN = drawn(GERMINATE, ADVANCE, core_worlds.PRUNE, core_worlds.FOSSILISE)
 
 
 def course(
@@ -177,7 +147,7 @@ def played(pool: StudyPool[Any], steps: int | range, *arguments: Any, **more: An
 
 def assert_same(left: list[list[Any]], right: list[list[Any]]) -> None:
     for place, (report, other) in enumerate(zip(left, right, strict=True)):
-        is_same = spelled(report) == spelled(other)
+        is_same = core_worlds.spelled(report) == core_worlds.spelled(other)
         assert is_same, f"reports of place {place} differ"  # pytest would take long to find where
 
 
@@ -232,18 +202,15 @@ def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(po
     def fail(inputs: Tensor) -> Tensor:
         raise error()
 
-    recipe = make_recipe(steps=3, batches=2, host=turning(fail, after=3))
+    recipe = make_recipe(steps=3, batches=2, host=core_worlds.turning(fail, after=3))
     raised: list[BaseException] = []
     for processes in (0, 2):
         with pytest.raises(BaseException) as caught:  # noqa: PT011  whatever it is, both are the same
             played(pools(recipe, 2, processes), 3)
         raised.append(caught.value)
     in_thread, in_process = raised
-    assert isinstance(in_thread, PluginError)
-    assert (type(in_process), getattr(in_process, "problems", ())) == (
-        type(in_thread),
-        getattr(in_thread, "problems", ()),
-    )
+    assert isinstance(in_thread, leyline.PluginError)
+    assert (type(in_process), in_process.problems) == (type(in_thread), in_thread.problems)
     assert "forward" in str(in_process.__cause__)
 
 
@@ -383,7 +350,7 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     pools, pair_course, harm, training, what, caplog
 ):
     """As if it had raised an error. The state has what was decided: another pool goes on without it."""
-    expected = pair_course(recipe_with(bad(out_of_patience, 3, training=training)), 0)
+    expected = pair_course(recipe_with(bad(core_worlds.out_of_patience, 3, training=training)), 0)
     recipe, patience = recipe_with(bad(harm, 3, training=training)), 3.0 if harm is hang else 60.0
     actual = pair_course(recipe, patience=patience)
     assert_same(actual[1:], expected[1:])
@@ -394,8 +361,8 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     caplog.clear()
     resumed = pools(recipe, 2, 2, PAIR, patience=patience)
     last_reports = [{type(report): report for report in reports} for reports in actual[:-1]]
-    states = {place: last[State] for place, last in enumerate(last_reports)}
-    resumed.load_states(states, [last[Signals] for last in last_reports])
+    states = {place: last[leyline.State] for place, last in enumerate(last_reports)}
+    resumed.load_states(states, [last[leyline.Signals] for last in last_reports])
     resumed.train(STEPS)
     resumed.evaluate(STEPS)
     assert caplog.messages == []
@@ -408,12 +375,12 @@ def compute_or_leave(block: Any, hidden: Tensor) -> Tensor:
 
 @forks
 def test_a_seed_that_ends_its_worker_in_a_group_is_named_and_changes_nobody_else(pair_course):
-    def leaves(site: Site) -> nn.Module:
-        return Net(compute_or_leave, conv=zeroed(nn.Conv1d(site.channels, site.channels, 1)))
+    def leaves(site: leyline.Site) -> nn.Module:
+        return core_worlds.Net(compute_or_leave, conv=core_worlds.zeroed(nn.Conv1d(site.channels, site.channels, 1)))
 
     spec = BlueprintSpec("sequence", starts_as_identity=True)
     recipe = recipe_with(Variety("test/bad", spec, leaves), host=SmoothHost)
-    growth = plain_growth(incubation="branch")
+    growth = core_worlds.plain_growth(incubation="branch")
     recipe = change_recipe(recipe, growth=growth, draws=Draws.NEVER)
     undisturbed = pair_course(change_recipe(recipe, varieties={"early": (LOCAL_CONV,)}), 0)
     actual = pair_course(recipe)
@@ -440,7 +407,7 @@ def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(pair_cou
 @forks
 @pytest.mark.parametrize(("harm", "how"), [(leave, "exited with code 0"), (crash, "was ended by SIGSEGV")])
 def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_traceback(pair_course, harm, how):
-    class Leaving(NoisyHost):
+    class Leaving(core_worlds.NoisyHost):
         left = 3
 
         def forward(self, inputs: Tensor) -> Tensor:

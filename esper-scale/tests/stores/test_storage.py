@@ -2,8 +2,8 @@
 
 import json
 import os
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(store, folder, tm
     old = ("checkpoints/000001", "checkpoints/000002", "checkpoints/000003", ".lock", "link")
     expected = {name: data for name, data in content(folder).items() if not name.startswith(old)}
     assert content(store.fetch_whole(NAME, tmp_path / "elsewhere")) == expected
-    copied = {name for name in expected if not name.startswith("checkpoints/") and name != "latest"}
+    copied = {name for name in expected if not name.startswith(("checkpoints/", "latest"))}
     assert content(store.fetch_copy(NAME)).keys() - {".stored.json"} == copied
 
 
@@ -131,11 +131,9 @@ def test_only_what_changed_is_copied_and_what_is_not_named_is_deleted(store, fol
     for number in range(2, 5):
         before = {path for path in memory if "/files/" in path}
         uploader.upload(*advance(folder, number))
-    added = {path for path in memory if "/files/" in path} - before
-    assert len(added) == 5, "three files of the checkpoint, the events, and latest"
-    assert {path.rpartition("/")[2] for path in memory if "/files/" in path} == {
-        file["stored"] for file in manifest_of(memory)["files"]
-    }
+    now = {path for path in memory if "/files/" in path}
+    assert len(now - before) == 5, "three files of the checkpoint, the events, and latest"
+    assert {path.rpartition("/")[2] for path in now} == {file["stored"] for file in manifest_of(memory)["files"]}
 
 
 def test_a_copy_in_the_cache_loses_the_files_that_the_run_lost(store, folder) -> None:
@@ -147,39 +145,23 @@ def test_a_copy_in_the_cache_loses_the_files_that_the_run_lost(store, folder) ->
     assert not (store.fetch_copy(NAME) / "empty.txt").exists()
 
 
-@contextmanager
-def acting_once(patch: pytest.MonkeyPatch, act: Any) -> Any:
-    """Call ``act`` once, when a reader has the manifest and before it reads files."""
-    real = Storage.manifest
+def test_a_reader_whose_files_are_replaced_meanwhile_reads_the_new_ones(store, folder, tmp_path, monkeypatch) -> None:
+    """A run is uploaded when the reader has the manifest and has read no file: once, and then whenever it does."""
+    uploader, real, numbers = claimed(store, folder), Storage.manifest, iter([2])
+    uploader.upload(1, None)
 
     def manifest(files: Storage, id_: str) -> Any:
         answer = real(files, id_)
-        with patch.context() as inner:
-            inner.setattr(Storage, "manifest", real)
-            act()
+        if number := next(numbers, None):
+            with monkeypatch.context() as patch:
+                patch.setattr(Storage, "manifest", real)
+                uploader.upload(*advance(folder, number))
         return answer
 
-    with patch.context() as outer:
-        outer.setattr(Storage, "manifest", manifest)
-        yield
-
-
-def test_a_reader_whose_files_are_replaced_meanwhile_reads_the_new_ones(store, folder, tmp_path, monkeypatch) -> None:
-    uploader, numbers = claimed(store, folder), iter(range(2, 9))
-    uploader.upload(1, None)
-    calls: list[int] = []
-
-    def upload_first_time() -> None:
-        if not calls:
-            calls.append(1)
-            uploader.upload(*advance(folder, next(numbers)))
-
-    with acting_once(monkeypatch, upload_first_time):
-        assert content(store.fetch_whole(NAME, tmp_path / "a"))["latest"] == b"000002\n"
-    with (
-        acting_once(monkeypatch, lambda: uploader.upload(*advance(folder, next(numbers)))),
-        pytest.raises(RunFolderError, match=r"E412 .* changed while it was read\n.*Try again"),
-    ):
+    monkeypatch.setattr(Storage, "manifest", manifest)
+    assert content(store.fetch_whole(NAME, tmp_path / "a"))["latest"] == b"000002\n"
+    numbers = iter(range(3, 9))
+    with pytest.raises(RunFolderError, match=r"E412 .* changed while it was read\n.*Try again"):
         store.fetch_whole(NAME, tmp_path / "b")
 
 
@@ -428,12 +410,10 @@ def test_a_failed_upload_is_a_warning_and_is_tried_again(store, folder, monkeypa
     assert [record.levelname for record in caplog.records[:1]] == ["WARNING"]
     assert f"E436 the store {STORE} cannot be used: ZeroDivisionError" in caplog.text
     assert warnings == []
-    real, calls = MemoryFileSystem._open, []
+    real, numbers = MemoryFileSystem._open, count()
     (folder / "config.yaml").write_text("seed: 2\n")
     with monkeypatch.context() as patch, claimed(store, folder).uploading(folder, warnings.append):
-        patch.setattr(
-            MemoryFileSystem, "_open", lambda *a, **k: calls.append(a) or (real(*a, **k) if calls[1:] else 1 / 0)
-        )
+        patch.setattr(MemoryFileSystem, "_open", lambda *a, **k: real(*a, **k) if next(numbers) else 1 / 0)
     assert content(store.fetch_copy(NAME))["config.yaml"] == b"seed: 2\n"
     assert warnings == []
     with monkeypatch.context() as patch, claimed(store, folder).uploading(Path("runs/x"), warnings.append):

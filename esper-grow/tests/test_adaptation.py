@@ -110,9 +110,8 @@ def test_adapters_grow_in_a_loop_in_float32_and_can_be_disabled(dtype):
     data = [(torch.randn(30, 4, dtype=dtype), torch.randint(0, 3, (30,))) for _ in range(5)]
     before = model(data[0][0])
     plan = planned("0", blueprint="lora(rank=2,dropout=0.1)", keep=3) | adapters(model, ["0"], rank=2, dropout=0.1)
-    with Gardener(
-        model, partial(torch.optim.AdamW, lr=1e-2), loss=per_example, validation=data[:1], seed_lr=1e-2, **plan
-    ) as gardener:
+    loop = {"optimizer": partial(torch.optim.AdamW, lr=1e-2), "loss": per_example, "validation": data[:1]}
+    with Gardener(model, **loop, seed_lr=1e-2, **plan) as gardener:
         for batch in data:
             train_batch(gardener, per_example, batch)
             gardener.tend()
@@ -125,4 +124,4 @@ def test_adapters_grow_in_a_loop_in_float32_and_can_be_disabled(dtype):
     assert model(data[0][0]).dtype is dtype
     assert not torch.equal(model(data[0][0]), before)
     use_adapters(model)  # none, so that no loss has a gradient, and others can grow
-    Gardener(model, partial(torch.optim.AdamW, lr=1e-2), loss=per_example, validation=data[:1], slots=None).close()
+    Gardener(model, **loop, slots=None).close()

@@ -179,20 +179,10 @@ def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path):
         (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
         (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
         (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),
-        (
-            lambda model: export(model, example=(EXAMPLE, EXAMPLE)),
-            r"E318 .*TypeError(.|\n)*without targets. Received: ",
-        ),
+        (lambda model: export(model, example=(EXAMPLE,) * 2), r"E318 .*TypeError(.|\n)*without targets. Received: "),
         (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),
     ],
-    ids=[
-        "alive",
-        "untraceable",
-        "no source",
-        "no module",
-        "with targets",
-        "name taken",
-    ],
+    ids=["alive", "untraceable", "no source", "no module", "with targets", "name taken"],
 )
 def test_what_cannot_be_exported_is_refused_with_the_reason(attempt, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -386,10 +386,9 @@ def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, plugi
 
 
 def test_another_host_is_refused(folder, load, plugins):
+    layers = {"stem": nn.Conv1d(1, 5, 1), "extra": nn.Linear(2, 2)}
     for host, message in {
-        lambda: nn.ModuleDict(
-            {"stem": nn.Conv1d(1, 5, 1), "extra": nn.Linear(2, 2)}
-        ): r"E334 (.|\n)*which is not expected",
+        lambda: nn.ModuleDict(layers): r"E334 (.|\n)*which is not expected",
         lambda: nn.Sequential(nn.Linear(2, 2)): r'E334 (.|\n)*is behind "stem", which does not exist',
         lambda: NoisyHost().double(): r"head.bias is \(3,\) float32, expected \(3,\) float64",
         grow: "E334",

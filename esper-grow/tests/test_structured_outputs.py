@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from esper_core.growth import observe, slots_of
-from esper_core.leyline import Action, Op
 from esper_grow import Gardener, export, load, save
 from tests.support.core_worlds import Bend, PlannedPolicy, per_example
-from tests.support.loops import train_batch
+from tests.support.loops import life, planned, train_batch
 from tests.support.structured_outputs import BEND, EXAMPLE, KINDS, Host, grafted, grown
 
 
@@ -52,15 +51,10 @@ def test_programs_and_compilers_capture_a_grafted_model_as_one_graph(kind):
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
 def test_a_gardener_grows_there_on_a_branch(kind):
-    plan = {0: Action(Op.GERMINATE, "here", BEND.id), 1: Action(Op.ADVANCE, "here"), 3: Action(Op.FOSSILISE, "here")}
-    model = grafted(kind)
-    batch = (EXAMPLE, torch.arange(5) % 3)
+    model, batch = grafted(kind), (EXAMPLE, torch.arange(5) % 3)
+    plan = {**planned("here", keep=3), "blueprints": [BEND], "policy": PlannedPolicy(life("here", BEND.id, keep=3))}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-
-    gardener = Gardener(
-        model, optimizer, loss=per_example, blueprints=[BEND], example=batch, validation=[batch], steps=8,
-        policy=PlannedPolicy(plan), growth={"gates": "off"},
-    )  # fmt: skip
+    gardener = Gardener(model, optimizer, loss=per_example, example=batch, validation=[batch], **plan)
     plain = copy.deepcopy(model)
     for _ in range(4):
         train_batch(gardener, per_example, batch)

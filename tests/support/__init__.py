@@ -8,6 +8,7 @@ What is here:
     browser_driver: drive Chromium over its debugging protocol.
     configurations: small configurations, and the problems that they have.
     core_worlds: small hosts, tasks and recipes.
+    faulty_modules: modules with one fault.
     fixtures: packages that are installed for a test, the command line, a terminal.
     games: decision problems with a known optimum.
     governed: a network under the governor.
@@ -16,6 +17,7 @@ What is here:
     loops: training loops with a Gardener.
     plugin_packages: fixtures that write plugin packages into a folder.
     run_folders: write run directories without running anything.
+    small_models: small models of transformers.
     structured_outputs: hosts with slots on a part of a structured output.
     studies: play studies without a configuration.
     waiting: wait for a condition.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,8 @@ from esper_grow import Gardener
 from tests.support.core_worlds import LOCAL_CONV, NoisyHost, PlannedPolicy, per_example, same, toy_split
 
 Batch = tuple[Tensor, Tensor]
+SLOW_MARKS = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
+"""Marks of tests of other libraries' loops."""
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -45,11 +48,7 @@ class Loop:
     def tended(self, plan: Mapping[int, Action] | None = None, **more: Any) -> Self:
         """The loop with a Gardener that follows a plan: the seed of slot "stem" germinates, is blended in, is kept."""
         if plan is None:
-            plan = {
-                0: Action(Op.GERMINATE, "stem", self.variety.id),
-                1: Action(Op.ADVANCE, "stem"),
-                3: Action(Op.FOSSILISE, "stem"),
-            }
+            plan = life("stem", self.variety.id, keep=3)
         settings: dict[str, Any] = {
             "loss": per_example,
             "slots": ["stem"],
@@ -62,9 +61,8 @@ class Loop:
             **more,
         }
         self.policy = policy
-        self.gardener = Gardener(
-            settings.pop("model", self.model), settings.pop("optimizer", self.optimizer), **settings
-        )
+        model, optimizer = settings.pop("model", self.model), settings.pop("optimizer", self.optimizer)
+        self.gardener = Gardener(model, optimizer, **settings)
         return self
 
     def epoch(self, train: Callable[[Batch], Any] | None = None) -> Any:
@@ -113,12 +111,8 @@ class Loop:
         """Return the state of the host that a Gardener must not change, without that of seeds."""
         host_ids = {id(parameter) for parameter in host_parameters(self.model)}
         state = self.optimizer.state
-        host = [
-            parameter
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) in host_ids
-        ]
+        members = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        host = [parameter for parameter in members if id(parameter) in host_ids]
         return {
             "parameters": [parameter.detach().clone() for parameter in host_parameters(self.model)],
             "gradients": [None if parameter.grad is None else parameter.grad.clone() for parameter in host],
@@ -132,6 +126,14 @@ class Loop:
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
             "random": torch.get_rng_state(),
         }
+
+
+def by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Return weights, which have several dimensions, and biases and gains, which have one."""
+    kinds: list[list[nn.Parameter]] = [[], []]
+    for parameter in parameters:
+        kinds[parameter.ndim < 2].append(parameter)
+    return kinds
 
 
 def train_batch(gardener: Gardener, loss: Callable[[nn.Module, Any], Tensor], batch: Any) -> None:
@@ -153,14 +155,16 @@ def make_loop(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host:
     return Loop(model, optimizer(list(model.parameters())), batches, [held_out], LOCAL_CONV)
 
 
+def life(slot: str, blueprint: str, *, begin: int = 0, keep: int | None = None) -> dict[int, Action]:
+    """Return the plan of a seed that germinates in a step, is blended in after the next, and is kept in another."""
+    plan = {begin: Action(Op.GERMINATE, slot, blueprint), begin + 1: Action(Op.ADVANCE, slot)}
+    return plan if keep is None else plan | {keep: Action(Op.FOSSILISE, slot)}
+
+
 def planned(slot: str, *, blueprint: str = "conv_light", keep: int | None = None) -> dict[str, Any]:
     """Return arguments of a Gardener: a seed germinates at once, is blended in, and is kept in the given step."""
-    plan = {
-        0: Action(Op.GERMINATE, slot, f"blueprints/{blueprint}"),
-        1: Action(Op.ADVANCE, slot),
-        **({} if keep is None else {keep: Action(Op.FOSSILISE, slot)}),
-    }
-    return {"blueprints": [blueprint], "policy": PlannedPolicy(plan), "growth": {"gates": "off"}, "steps": 8}
+    policy = PlannedPolicy(life(slot, f"blueprints/{blueprint}", keep=keep))
+    return {"blueprints": [blueprint], "policy": policy, "growth": {"gates": "off"}, "steps": 8}
 
 
 def toy_data() -> tuple[Batch, Batch]:

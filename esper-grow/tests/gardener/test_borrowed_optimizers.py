@@ -11,20 +11,14 @@ from torch.optim.swa_utils import AveragedModel
 from esper_core.growth import slots_of
 from esper_core.leyline import Action, Op, Stage
 from tests.support.core_worlds import same
-from tests.support.loops import make_loop
+from tests.support.loops import adam, by_kind, life, make_loop
 
 
 def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Matrices decay, vectors do not, as in most recipes; the first layer learns at a rate of its own."""
-    first, later = parameters[:2], parameters[2:]
-    return torch.optim.AdamW(
-        [
-            {"params": [parameter for parameter in first if parameter.ndim > 1], "lr": 1e-3, "weight_decay": 0.2},
-            {"params": [parameter for parameter in later if parameter.ndim > 1], "weight_decay": 0.1},
-            {"params": [parameter for parameter in (*first, *later) if parameter.ndim < 2], "weight_decay": 0.0},
-        ],
-        lr=1e-2,
-    )
+    (first, *later), vectors = by_kind(parameters)
+    groups = [{"params": [first], "lr": 1e-3, "weight_decay": 0.2}, {"params": later, "weight_decay": 0.1}]
+    return torch.optim.AdamW([*groups, {"params": vectors, "weight_decay": 0.0}], lr=1e-2)
 
 
 @pytest.mark.parametrize("at", ["stem", "stem.2"])
@@ -62,13 +56,9 @@ def test_names_of_parameters_in_groups_stay_complete():
 
 def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters():
     loop = make_loop()
-    parameters = list(loop.model.parameters())
-    loop.optimizer = matrices = torch.optim.SGD(
-        [parameter for parameter in parameters if parameter.ndim > 1], lr=0.05, momentum=0.9
-    )
-    loop.optimizers = [
-        vectors := torch.optim.Adam([parameter for parameter in parameters if parameter.ndim < 2], lr=1e-2)
-    ]
+    weights, biases = by_kind(loop.model.parameters())
+    loop.optimizer = matrices = torch.optim.SGD(weights, lr=0.05, momentum=0.9)
+    loop.optimizers = [vectors := adam(biases)]
     loop.tended(optimizer=[matrices, vectors]).epochs(4)
     for parameter in loop.seed.parameters():
         optimizer = matrices if parameter.ndim > 1 else vectors
@@ -155,8 +145,8 @@ def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost():
     """At the end of its ramp no trainable parameter acts any more."""
     loop = make_loop()
     loop.model.requires_grad_(requires_grad=False)
-    steps = {0: Action(Op.GERMINATE, "stem", loop.variety.id), 1: Action(Op.ADVANCE, "stem")}
-    loop.tended(steps | {3: Action(Op.PRUNE, "stem")}, optimizer=partial(torch.optim.Adam, lr=1e-2))
+    steps = life("stem", loop.variety.id) | {3: Action(Op.PRUNE, "stem")}
+    loop.tended(steps, optimizer=partial(torch.optim.Adam, lr=1e-2))
     loop.optimizer = loop.gardener.optimizer
     tended = loop.epochs(8)
     assert [change.now for report in tended for change in report.changes][-2:] == [Stage.DRAINING, Stage.PRUNED]

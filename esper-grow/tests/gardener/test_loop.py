@@ -13,7 +13,7 @@ from esper_run import load_run, read_events
 from esper_run.runs.directory import is_locked
 from esper_run.runs.records import read_growth
 from tests.support.core_worlds import per_example, same
-from tests.support.loops import make_loop
+from tests.support.loops import life, make_loop
 
 
 def stages(tended: Any) -> list[str]:
@@ -23,13 +23,8 @@ def stages(tended: Any) -> list[str]:
 def test_a_seed_lives_through_its_stages_and_is_kept():
     loop = make_loop().tended()
     seen = loop.epochs(5)
-    assert [stages(report) for report in seen] == [
-        ["germinated"],
-        ["training", "blending"],
-        ["holding"],
-        ["fossilised"],
-        [],
-    ]
+    expected = [["germinated"], ["training", "blending"], ["holding"], ["fossilised"], []]
+    assert [stages(report) for report in seen] == expected
     assert [fossil.blueprint for fossil in seen[3].kept] == [loop.variety.id]
     assert "stem: test/local-conv is kept" in str(seen[3])
     before = [parameter.detach().clone() for parameter in loop.seed.parameters()]
@@ -54,25 +49,21 @@ def test_what_the_policy_concludes_is_reported_once_nothing_lives():
 
 
 def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
-    plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 1: Action(Op.ADVANCE, "stem")}
-    loop = make_loop().tended(plan, steps=2)
-    loop.epoch()
-    loop.epoch()
+    loop = make_loop().tended(life("stem", "test/local-conv"), steps=2)
+    loop.epochs(2)
     loop.policy.plan = {1: Action(Op.WAIT)}
     assert stages(loop.epoch()) == ["holding"]
     loop.policy.plan = {1: Action(Op.FOSSILISE, "stem")}
     assert stages(loop.epoch()) == ["fossilised"]
-    assert [(signals.step, signals.batches) for signals in loop.policy.seen] == [
-        (step, len(loop.batches)) for step in (0, 1, 1, 1)
-    ]
+    seen = [(signals.step, signals.batches) for signals in loop.policy.seen]
+    assert seen == [(step, len(loop.batches)) for step in (0, 1, 1, 1)]
     assert Op.GERMINATE in loop.policy.masks[0].ops["stem"]
     assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
 
 
 def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off():
     loop = make_loop().tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
-    loop.epoch()
-    loop.epoch()
+    loop.epochs(2)
     loop.gardener.close()
     loop.gardener.close()
     assert len(list(loop.model.parameters())) == len(loop.optimizer.param_groups[0]["params"])

@@ -2,8 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -26,14 +25,9 @@ def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return per_example(model, batch).sum() / len(batch[1])
 
 
-@contextmanager
-def ranks(number: int) -> Iterator[None]:
-    distributed = torch.distributed
-    with (
-        mock.patch.object(distributed, "is_initialized", return_value=True),
-        mock.patch.object(distributed, "get_world_size", return_value=number),
-    ):
-        yield
+def ranks(number: int) -> Any:
+    """Let torch report so many ranks."""
+    return mock.patch.multiple("torch.distributed", is_initialized=lambda: True, get_world_size=lambda *_: number)
 
 
 GERMINATE = {0: Action(Op.GERMINATE, "stem", "test/local-conv")}
@@ -151,6 +145,8 @@ def validate_on_a_data_set(loop: Any) -> None:
 
 
 def start_ranks(loop: Any) -> None:
+    with ranks(2), pytest.raises(EsperError, match=r"E343 .*2 ranks"):
+        loop.tended()
     loop.tended({})
     with ranks(2):
         loop.epoch()
@@ -313,15 +309,13 @@ def test_a_head_that_alone_is_trained_is_not_reported(caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])
+@pytest.mark.parametrize("built", ["same", nn.Module.parameters, host_parameters], ids=["same", "all", "the host's"])
 def test_a_second_gardener_adopts_what_the_first_has_grown(built):
     loop = make_loop().tended(slots={"stem": SlotPlace("stem", stack=2)})
     loop.epochs(4)
     loop.gardener.close()
     if built != "same":
-        loop.optimizer = adam(
-            loop.model.parameters() if built == "over all parameters" else host_parameters(loop.model)
-        )
+        loop.optimizer = adam(built(loop.model))
     loop.tended(slots=None)
     (fossil,) = slots_of(loop.model).named("stem").fossils
     before = [parameter.detach().clone() for parameter in fossil.parameters()]
@@ -440,10 +434,7 @@ def test_what_is_named_for_several_slots_grows_where_it_fits():
     loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
     loop.epoch()
     (mask,) = loop.policy.masks
-    names = {
-        slot: {blueprint.removeprefix("blueprints/") for blueprint in blueprints}
-        for slot, blueprints in mask.blueprints.items()
-    }
+    names = {slot: {name.partition("/")[2] for name in blueprints} for slot, blueprints in mask.blueprints.items()}
     assert names == {"stem": {"conv_light", "conv_heavy"}, "hidden": {"mlp"}}
 
 
@@ -464,11 +455,6 @@ def test_a_garden_refuses_an_optimizer_without_a_keeper():
         Garden(loop.model, wrong, {"stem": [loop.variety]}, seed=0, batches=1)
 
 
-def test_several_ranks_are_refused():
-    with ranks(2), pytest.raises(EsperError, match=r"E343 .*2 ranks"):
-        make_loop().tended()
-
-
 def test_tend_reports_a_loop_that_does_not_call_step():
     loop = make_loop().tended()
     with pytest.raises(EsperError, match=r"E345 .*gardener.step\(batch\) was not called"):
@@ -481,8 +467,7 @@ def test_tend_reports_a_loop_that_does_not_call_step():
 def test_validation_data_that_changes_between_passes_is_refused():
     loop = make_loop()
     loop.validation = DataLoader(Drawn(*loop.validation[0]), 20)
-    loop.tended()
-    loop.epoch()
+    loop.tended().epoch()
     with pytest.raises(EsperError, match=r"E344 .*other examples"):
         loop.epoch()
 
@@ -495,17 +480,14 @@ def test_a_callback_that_never_tends_is_refused():
 def test_an_error_of_the_loss_says_which_batch_it_got():
     """A data set of examples, or one batch, was passed instead of batches."""
     loop = make_loop()
-    for argument, message in (
-        ("example", "the example: Tensor with"),
-        ("validation", "batch 1 of the validation data: Tensor"),
-    ):
+    messages = {"example": "the example: Tensor with", "validation": "batch 1 of the validation data: Tensor"}
+    for argument, message in messages.items():
         with pytest.raises((EsperError, ValueError, RuntimeError, IndexError)) as caught:
             loop.tended(**{argument: loop.batches[0][0]})
         assert any(message in text for text in (str(caught.value), *getattr(caught.value, "__notes__", ())))
 
-    with pytest.raises(
-        EsperError, match=r"E317 .*stem.* returns 20 rows, .* and the loss function 19 losses"
-    ) as refused:
+    message = r"E317 .*stem.* returns 20 rows, .* and the loss function 19 losses"
+    with pytest.raises(EsperError, match=message) as refused:
         loop.tended(loss=lambda model, batch: per_example(model, batch)[:-1])
     assert "returned 19 losses for an example of 20 rows" in refused.value.__notes__[0]
 
@@ -532,8 +514,7 @@ def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(caplog)
     loop = make_loop()
     inputs, targets = loop.validation[0]
     loop.validation = list(zip(inputs.split(20), targets.split(20), strict=True))
-    loop.tended(GERMINATE, loss=mean_loss, growth={"gates": "strict"})
-    tended = [loop.epoch() for _ in range(4)]
+    tended = loop.tended(GERMINATE, loss=mean_loss, growth={"gates": "strict"}).epochs(4)
     messages = [record.getMessage() for record in caplog.records]
     assert [message[:4] for message in messages] == ["E360", "E361"]
     assert "3 losses" in messages[1]
@@ -543,7 +524,6 @@ def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(caplog)
 
 def test_too_few_examples_for_gates_are_reported(caplog):
     loop = make_loop().tended({}, growth={"gates": "strict"})
-    loop.epoch()
-    loop.epoch()
+    loop.epochs(2)
     (record,) = caplog.records
     assert record.getMessage().startswith("E361 the validation data has 60 losses, and gates need 100")

@@ -102,9 +102,8 @@ def test_the_loop_keeps_what_esper_run_keeps(tmp_path):
     run(tmp_path / "run.yaml", runs_dir=tmp_path / "runs", name="same")
     (record,) = (tmp_path / "runs").glob("*-same/growth.json")
     episodes = json.loads(record.read_text())["episodes"]
-    kept = {
-        episode["seed"]: [(fossil["blueprint"], fossil["born"]) for fossil in episode["grown"]] for episode in episodes
-    }
+    grown = {episode["seed"]: episode["grown"] for episode in episodes}
+    kept = {seed: [(fossil["blueprint"], fossil["born"]) for fossil in fossils] for seed, fossils in grown.items()}
     kept_by_loop = {}
     for seed in kept:
         model, _ = train("mnist1d", seed, grown=True, like_a_run=True)

@@ -26,9 +26,8 @@ def neighbours(examples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def host(certainty: float = 1.0) -> nn.Module:
     """A model that looks at each reading by itself; the larger ``certainty``, the more its losses differ."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Sequential(nn.Conv1d(1, 8, 1), nn.ReLU()), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 2)
-    )
+    stem = nn.Sequential(nn.Conv1d(1, 8, 1), nn.ReLU())
+    model = nn.Sequential(stem, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 2))
     with torch.no_grad():
         model[3].weight.mul_(certainty)
     return model
@@ -64,14 +63,14 @@ def test_a_seed_is_kept_in_thirteen_tends_and_early_stopping_can_watch_its_branc
     assert reports[0].best_loss == reports[0].signals.validation_loss
 
 
+UNGATED = {"gates": "off"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"steps": 3}, r"E380 3 calls of tend\(\) are too few for any seed .*need 8 .*steps=… .*every=20"),
-        (
-            {"steps": 3, "growth": {"gates": "off"}},
-            r"E380 3 calls of tend\(\) are too few for any blueprint, .*needs 4",
-        ),
+        ({"steps": 3, "growth": UNGATED}, r"E380 3 calls of tend\(\) are too few for any blueprint, .*needs 4"),
         ({"steps": 1}, r"E380 1 call of tend\(\) is too few for any seed "),
         ({"steps": 14}, ""),
         ({"growth": {"price": 0.01}}, r"E381 no seed can be kept: conv_light.* costs 6.56 nats .*\"price\": 1e-05"),
@@ -95,21 +94,16 @@ def test_what_cannot_grow_is_told_before_training(settings, message, caplog):
     assert re.search(message, caplog.text.replace("\n", " "))
 
 
-ABSOLUTE = {"price": 2e-4}
-
-
 def test_a_loss_that_falls_below_every_price_is_told_once_where_a_slot_has_room(caplog):
-    scale = [1.0]
-    gardener = gardener_of(
-        host(), loss=lambda *arguments: scale[0] * per_example(*arguments), policy=PlannedPolicy({}), growth=ABSOLUTE
-    )
+    scale, settings = [1.0], {"policy": PlannedPolicy({}), "growth": {"price": 2e-4}}
+    gardener = gardener_of(host(), loss=lambda *arguments: scale[0] * per_example(*arguments), **settings)
     scale[0] = 0.1
     low = train(gardener, 2, batches=1)[0].signals
     (record,) = caplog.records
     assert re.match("E381 no seed can be kept: conv_light.* costs 0.1312 nats.* loss is 0.0", record.getMessage())
     full = replace(low, slots=(replace(low.slots[0], state=SlotState.CLOSED),))
     for signals, warnings in ((full, 1), (low, 2)):
-        gardener_of(host(), policy=PlannedPolicy({}), growth=ABSOLUTE)._prospects.warn_again(signals)
+        gardener_of(host(), **settings)._prospects.warn_again(signals)
         assert len(caplog.records) == warnings
 
 

@@ -51,9 +51,8 @@ class World:
         self.batches, self.held_out, self.reports = examples(200, 2), examples(200, 3), []
         settings = {"growth": {"price": {"per_parameter": 1e-4}}, "together": True, "leave_out": 9.0, "steps": steps}
         arguments = {**adapters(self.model, PLACES, rank=2), "loss": per_example, "validation": self.held_out}
-        self.gardener = Gardener(
-            self.model, partial(torch.optim.AdamW, lr=4e-2), **{**arguments, **settings, **options}
-        )
+        arguments |= settings | options
+        self.gardener = Gardener(self.model, partial(torch.optim.AdamW, lr=4e-2), **arguments)
 
     def step(self, batch: Batch) -> None:
         train_batch(self.gardener, per_example, batch)
@@ -184,9 +183,8 @@ def test_blocks_of_a_small_rank_have_first_weights_of_their_own_and_are_members_
 
 def test_price_and_power_are_told_before_training(caplog):
     prospect = World().gardener.together
-    assert prospect.startswith(
-        "3 seeds with 86 parameters germinate together: 200 validation examples show gains from about"
-    )
+    power = "3 seeds with 86 parameters germinate together: 200 validation examples show gains from about"
+    assert prospect.startswith(power)
     assert prospect.endswith("and the set has to gain more than 0.0086")
     assert not caplog.records
     World(growth={"price": {"per_parameter": 1.0}}, steps=2)
@@ -212,23 +210,16 @@ def test_a_set_that_cannot_be_is_refused_and_leaves_no_slots_behind(options, mes
     assert type(model) is nn.Sequential
 
 
-LATER = pytest.mark.install
-
-
-@pytest.mark.parametrize("epochs", [0, *(pytest.param(epochs, marks=LATER) for epochs in (2, 4))])
+@pytest.mark.parametrize("epochs", [0, *(pytest.param(epochs, marks=pytest.mark.install) for epochs in (2, 4))])
 def test_a_loop_with_a_living_set_resumes_to_the_bit(epochs, tmp_path):
     uninterrupted, first, second = (World(growth={"price": {"per_parameter": 3e-3}}) for _ in range(3))
-    uninterrupted.epochs(epochs)
-    first.epochs(epochs)
     for world in (uninterrupted, first):
+        world.epochs(epochs)
         for batch in world.batches[:3]:
             world.step(batch)
-    torch.save(
-        {"gardener": first.gardener.state_dict(), "optimizer": first.gardener.optimizer.state_dict()}, tmp_path / "file"
-    )
-    states = torch.load(tmp_path / "file", weights_only=True)
-    second.gardener.load_state_dict(states["gardener"])
-    second.gardener.optimizer.load_state_dict(states["optimizer"])
+    for part in (lambda world: world.gardener, lambda world: world.gardener.optimizer):
+        torch.save(part(first).state_dict(), tmp_path / "file")
+        part(second).load_state_dict(torch.load(tmp_path / "file", weights_only=True))
     reports = []
     for world in (uninterrupted, second):
         for batch in world.batches[3:]:

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from esper_core.growth import Snapshot, slots_of
 from esper_core.growth.incubation import Branch
 from esper_core.leyline import Action, Op
 from tests.support.core_worlds import bad, same
-from tests.support.loops import make_loop
+from tests.support.loops import life, make_loop
 
 
 def write(loop: Any, file: Path) -> None:
@@ -73,25 +72,18 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(tmp_path):
 
 
 def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(tmp_path):
-    life = {0: Action(Op.GERMINATE, "second", "test/local-conv"), 1: Action(Op.ADVANCE, "second")}
-    life[3] = Action(Op.FOSSILISE, "second")
-    plan = {**life, **{4 + step: replace(action, slot="first") for step, action in life.items()}}
+    lives = [life(slot, "test/local-conv", begin=at, keep=at + 3) for slot, at in (("second", 0), ("first", 4))]
+    plan = lives[0] | lives[1]
     loops = [make_loop().tended(plan, slots={"first": "stem.0", "second": "stem.2"}, steps=20) for _ in range(2)]
     loops[0].epochs(9)
     write(loops[0], tmp_path / "checkpoint.pt")
     read(loops[1], tmp_path / "checkpoint.pt")
-    orders = [
-        [
-            name
-            for member in loop.optimizer.param_groups[0]["params"]
-            for name, parameter in named
-            if parameter is member
-        ]
-        for loop in loops
-        for named in [list(loop.model.named_parameters())]
-    ]
+    orders = []
+    for loop in loops:
+        names = {id(parameter): name for name, parameter in loop.model.named_parameters()}
+        orders.append([names[id(parameter)] for parameter in loop.optimizer.param_groups[0]["params"]])
     assert orders[0] == orders[1]
-    assert orders[0] != [name for name, _ in loops[0].model.named_parameters()]
+    assert orders[0] != list(names.values())
 
 
 def test_the_wrong_order_of_loading_is_reported(tmp_path):
@@ -167,10 +159,8 @@ def test_a_warning_reports_an_average_from_before_growth(caplog):
     assert not caplog.records
     loop.epoch()
     after = AveragedModel(loop.model)
-    assert {record.getMessage().partition(")")[0] for record in caplog.records} == {
-        "E349 an average of the weights (AveragedModel",
-        "E349 an average of the weights (DecayingAverage",
-    }
+    expected = {f"E349 an average of the weights ({name}" for name in ("AveragedModel", "DecayingAverage")}
+    assert {record.getMessage().partition(")")[0] for record in caplog.records} == expected
     assert len(list(before.parameters())) < len(list(after.parameters()))
     del before, strange, other, of_timm
 
@@ -206,8 +196,7 @@ def test_a_branch_shares_frozen_parameters_until_they_are_unfrozen():
         loop.model.head.requires_grad_(False)
     grown.tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
     weight, garden = grown.model.head.weight, grown.gardener._environment.network.garden
-    assert grown.stays_as(plain)
-    assert grown.stays_as(plain)
+    assert all(grown.stays_as(plain) for _ in range(2))
     places = [weight.data_ptr()]
     for unfrozen in (False, True):
         for loop in (plain, grown):

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from esper_core import SlotPlace
 from tests.support.core_worlds import Net, NoisyHost, per_example
-from tests.support.loops import adam, make_loop
+from tests.support.loops import adam, by_kind, make_loop
 
 
 class Nested(torch.optim.Optimizer):
@@ -117,11 +117,11 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
 def test_a_parameter_joins_no_optimizer_that_refuses_it():
     """Muon accepts matrices only. The seed's convolution is not one, although the nearest parameter of its kind is."""
     loop = make_loop()
-    loop.optimizer = muon = torch.optim.Muon(
-        [parameter for parameter in loop.model.parameters() if parameter.ndim == 2], lr=1e-3
-    )
-    loop.optimizers = [vectors := adam([parameter for parameter in loop.model.parameters() if parameter.ndim == 1])]
+    (conv, *matrices), biases = by_kind(loop.model.parameters())
+    loop.optimizer = muon = torch.optim.Muon(matrices, lr=1e-3)
+    loop.optimizers = [vectors := adam(biases)]
     loop.tended(optimizer=[muon, vectors])
+    assert conv.ndim == 3
     assert not [lost for report in loop.epochs(6) for lost in report.lost]
     assert all(parameter.ndim == 2 for group in muon.param_groups for parameter in group["params"])
 

@@ -8,14 +8,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.support.core_worlds import NoisyHost, per_example, same
-from tests.support.loops import planned, toy_data
+from tests.support.loops import SLOW_MARKS, planned, toy_data
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.members,
-    pytest.mark.library("accelerate"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [*SLOW_MARKS, pytest.mark.library("accelerate")]
 
 
 def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
@@ -28,9 +23,8 @@ def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **sett
     accelerator = accelerate.Accelerator(cpu=True, **settings)
     torch.manual_seed(3)
     host, (train_data, held_out) = NoisyHost(), toy_data()
-    model, optimizer, loader = accelerator.prepare(
-        host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*train_data), 10)
-    )
+    loop = host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*train_data), 10)
+    model, optimizer, loader = accelerator.prepare(*loop)
     gardener = None
     if grow is not None:
         arguments = {"loss": per_example, "slots": ["stem"], "validation": [held_out], **grow}

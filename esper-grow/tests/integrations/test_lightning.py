@@ -1,6 +1,7 @@
 """Growing in the real loop of Lightning: the host stays as it was, seeds are kept, checkpoints carry the growth."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,9 @@ import esper_run as esper
 from esper_core import EsperError
 from esper_core.growth import slots_of
 from tests.support.core_worlds import NoisyHost, same
-from tests.support.loops import planned, toy_data
+from tests.support.loops import SLOW_MARKS, by_kind, planned, toy_data
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.members,
-    pytest.mark.library("lightning"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [*SLOW_MARKS, pytest.mark.library("lightning")]
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
@@ -32,10 +28,8 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:
     """Weights decay, vectors do not."""
-    return [
-        {"params": [parameter for parameter in model.parameters() if parameter.ndim > 1], "weight_decay": 0.1},
-        {"params": [parameter for parameter in model.parameters() if parameter.ndim < 2], "lr": 2e-3},
-    ]
+    weights, vectors = by_kind(model.parameters())
+    return [{"params": weights, "weight_decay": 0.1}, {"params": vectors, "lr": 2e-3}]
 
 
 @pytest.fixture
@@ -90,18 +84,16 @@ def world() -> SimpleNamespace:
     ) -> SimpleNamespace:  # fmt: skip
         module = module or new(**(arguments or {}))
         grown = [] if grow is None else [Grow(list(slots), **grow)]
-        saving = (
-            [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True, save_on_exception=True)]
-        )
+        checkpoint = partial(pl.callbacks.ModelCheckpoint, save_last=True, save_on_exception=True)
+        saving = [] if folder is None else [checkpoint(folder)]
         new_trainer = pl.Trainer(
             max_epochs=epochs, callbacks=[*callbacks, *grown, *saving], enable_checkpointing=bool(saving),
             **QUIET, **trainer,
         )  # fmt: skip
         torch.manual_seed(4)
         new_trainer.fit(torch.compile(module, backend="eager") if compiled else module, *loaders, ckpt_path=path)
-        return SimpleNamespace(
-            net=module, trainer=new_trainer, grow=grown[0] if grown else None, random=torch.get_rng_state()
-        )
+        random, grow = torch.get_rng_state(), grown[0] if grown else None
+        return SimpleNamespace(net=module, trainer=new_trainer, grow=grow, random=random)
 
     return SimpleNamespace(pl=pl, Net=Net, Grow=Grow, new=new, fit=fit, loaders=loaders)
 

@@ -11,18 +11,12 @@ import esper_grow as esper
 from esper_core import EsperError
 from esper_core.growth import slots_of
 from tests.support.core_worlds import same
-from tests.support.loops import planned, train_batch
+from tests.support.loops import SLOW_MARKS, planned, train_batch
+from tests.support.small_models import llama, next_words
 
-pytestmark = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
+pytestmark = SLOW_MARKS
 
 SLOT = "base_model.model.model.layers.0.mlp"
-
-
-def next_words(model: nn.Module, words: Tensor) -> Tensor:
-    losses = nn.functional.cross_entropy(
-        model(input_ids=words).logits[:, :-1].flatten(0, 1), words[:, 1:].flatten(), reduction="none"
-    )
-    return losses.reshape(len(words), -1).mean(1)
 
 
 def train(model: nn.Module, slot: str, loss: Any, batches: list[Any], held_out: Any) -> None:
@@ -40,11 +34,7 @@ def train(model: nn.Module, slot: str, loss: Any, batches: list[Any], held_out: 
 def world(tmp_path: Any) -> SimpleNamespace:
     """A tiny Llama, saved in a folder, and a grown PeftModel of it."""
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=30, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "base")
+    llama().save_pretrained(tmp_path / "base")
 
     def base() -> Any:
         return transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base").eval()

@@ -18,38 +18,17 @@ from esper_core.leyline import Blend, Stage
 from esper_core.plugins import load_plugins
 from esper_grow.peft import load_adapters, save_adapters
 from tests.support.core_worlds import same
-from tests.support.loops import planned, train_batch
+from tests.support.loops import SLOW_MARKS, planned, train_batch
+from tests.support.small_models import SIZE, llama, next_words, small_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.members, pytest.mark.filterwarnings("ignore")]
+pytestmark = SLOW_MARKS
 
 WORDS = torch.randint(1, 30, (6, 8), generator=torch.Generator().manual_seed(0))
 
 
-def llama(**more: Any) -> Any:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=30, **size, **more)).eval()
-
-
-def mamba() -> Any:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.MambaConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, state_size=4)
-    return transformers.MambaForCausalLM(config).eval()
-
-
-def gpt2() -> Any:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(vocab_size=30, n_positions=16, n_embd=16, n_layer=2, n_head=2)
-    return transformers.GPT2LMHeadModel(config).eval()
-
-
-def bert() -> Any:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=30, **size)).eval()
+mamba = partial(small_model, "MambaForCausalLM", hidden_size=16, num_hidden_layers=1, state_size=4)
+gpt2 = partial(small_model, "GPT2LMHeadModel", n_positions=16, n_embd=16, n_layer=2, n_head=2)
+bert = partial(small_model, "BertForMaskedLM", **SIZE)
 
 
 class Convolutions(nn.Module):
@@ -158,12 +137,6 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
 
 
 # --- loops
-
-
-def next_words(model: nn.Module, batch: Any) -> Tensor:
-    words, mask = batch if isinstance(batch, tuple) else (batch, torch.ones_like(batch))
-    scores = model(input_ids=words, attention_mask=mask).logits[:, :-1].float()
-    return nn.functional.cross_entropy(scores.transpose(1, 2), words[:, 1:], reduction="none").mean(1)
 
 
 def rows(count: int = 24) -> Tensor:
@@ -295,9 +268,8 @@ def test_a_saved_model_goes_on_and_several_loras_of_a_place_are_joined(tmp_path)
             train_batch(gardener, next_words, rows())
             gardener.tend()
     fossils = Host(model).slots.named(UP).fossils
-    assert [seed.blueprint for seed in fossils] == [
-        f"blueprints/lora({settings})" for settings in ("rank=4,alpha=8.0", "rank=2,rslora=true")
-    ]
+    settings = [seed.blueprint.removeprefix("blueprints/lora") for seed in fossils]
+    assert settings == ["(rank=4,alpha=8.0)", "(rank=2,rslora=true)"]
     random_seeds(model)
     save_adapters(model.eval(), tmp_path / "second")
     again = peft.PeftModel.from_pretrained(llama(), tmp_path / "second").eval()
@@ -331,10 +303,7 @@ def test_named_adapters_share_a_base_and_are_switched_and_saved_by_name(tmp_path
     theirs = peft.PeftModel.from_pretrained(llama(), tmp_path / "first", "first").eval()
     theirs.load_adapter(tmp_path / "second", "second")
     model = load_adapters(llama(), {name: tmp_path / name for name in ("first", "second")})
-    expected = {}
-    for name in ("first", "second"):
-        theirs.set_adapter(name)
-        expected[name] = logits(theirs)
+    expected = {name: logits(theirs) for name in ("first", "second") if theirs.set_adapter(name) is None}
     assert torch.equal(logits(model), expected["first"])
     with pytest.raises(EsperError, match=r"E334 .*called first"):
         load_adapters(model, tmp_path / "first", name="first")
@@ -362,10 +331,9 @@ def test_named_adapters_share_a_base_and_are_switched_and_saved_by_name(tmp_path
 def grow_more(model: Any) -> None:
     """Grow an adapter beside others, which do not act."""
     plan = planned(UP, blueprint="lora(rank=4)", keep=2)
-    factory, held_out = partial(torch.optim.AdamW, lr=2e-2), [rows()]
-    with esper.Gardener(
-        model.requires_grad_(requires_grad=False), factory, loss=next_words, validation=held_out, **plan
-    ) as gardener:
+    model.requires_grad_(requires_grad=False)
+    factory = partial(torch.optim.AdamW, lr=2e-2)
+    with esper.Gardener(model, factory, loss=next_words, validation=[rows()], **plan) as gardener:
         for _ in range(5):
             train_batch(gardener, next_words, rows())
             gardener.tend()

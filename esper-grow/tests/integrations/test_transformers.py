@@ -15,22 +15,19 @@ from esper_core import EsperError
 from esper_core.growth import Host, slots_of
 from esper_grow.integrations.attachment import resume_needs_the_callback_grow
 from tests.support.core_worlds import same
-from tests.support.loops import planned
+from tests.support.loops import SLOW_MARKS, planned
+from tests.support.small_models import SIZE
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.members,
-    pytest.mark.library("transformers"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [*SLOW_MARKS, pytest.mark.library("transformers")]
 
 SLOT = "bert.encoder.layer.0.output"
 QUIET = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "learning_rate": 1e-2}
-SCHEDULES = {
-    "cosine_with_min_lr": {"min_lr": 1e-4},
-    "cosine_warmup_with_min_lr": {"min_lr": 1e-4},
-    "warmup_stable_decay": {"num_decay_steps": 4},
-}
+SCHEDULES = {name: {"min_lr": 1e-4} for name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr")}
+SCHEDULES |= {"warmup_stable_decay": {"num_decay_steps": 4}}
+
+WORST = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+WORST |= {"save_strategy": "epoch"}
+"""Load the model with the largest loss at the end."""
 
 
 def rows(examples: int, seed: int) -> list[dict[str, Any]]:
@@ -48,9 +45,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     from esper_grow.integrations.transformers import Grow
 
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    config = transformers.BertConfig(
-        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=3
-    )
+    config = transformers.BertConfig(vocab_size=30, num_labels=3, **SIZE)
     train, held_out = rows(32, 1), rows(120, 2)
     validation = torch.utils.data.DataLoader(held_out, 60, collate_fn=transformers.default_data_collator)
 
@@ -64,20 +59,24 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             peft = pytest.importorskip("peft")
             model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"], r=2, task_type="SEQ_CLS"))
         settings = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
-        arguments = transformers.TrainingArguments(
-            str(folder or tmp_path / "plain"), num_train_epochs=epochs, **settings
-        )
+        place = str(folder or tmp_path / "plain")
+        arguments = transformers.TrainingArguments(place, num_train_epochs=epochs, **settings)
         grown = [] if grow is None else [Grow(**{"slots": [SLOT], "validation": validation, **grow})]
         trainer = transformers.Trainer(model, arguments, train_dataset=train, eval_dataset=held_out, callbacks=grown)
         trainer.train(resume_from_checkpoint=resume)
         return SimpleNamespace(model=model, trainer=trainer, grow=grown[0] if grown else None)
 
+    def resume(epochs: int, grow: dict[str, Any], checkpoint: Path, **more: Any) -> SimpleNamespace:
+        """Resume from a checkpoint that was moved, in another folder."""
+        moved = Path(shutil.copytree(checkpoint, tmp_path / "moved"))
+        grow = {**grow, "resume_from_checkpoint": moved}
+        return fit(epochs, grow, folder=tmp_path / "other", resume=str(moved), **more)
+
     def plan(**more: Any) -> dict[str, Any]:
         return planned(SLOT, blueprint="mlp", **more)
 
-    return SimpleNamespace(
-        fit=fit, plan=plan, kind=transformers.BertForSequenceClassification, config=config, library=transformers
-    )
+    kind = transformers.BertForSequenceClassification
+    return SimpleNamespace(fit=fit, resume=resume, plan=plan, kind=kind, config=config, library=transformers)
 
 
 def ungrown(model: Any) -> Any:
@@ -94,9 +93,7 @@ def host_of(run: Any) -> dict[str, Any]:
         "tensors": {name: tensor for name, tensor in run.model.state_dict().items() if "_esper" not in name},
         "memory": {name: dict(optimizer.state[parameter]) for name, parameter in named.items()},
         "rates": [float(group["lr"]) for group in optimizer.param_groups],
-        "figures": [
-            {key: figures[key] for key in figures if key == "eval_loss"} for figures in run.trainer.state.log_history
-        ],
+        "losses": [figures.get("eval_loss") for figures in run.trainer.state.log_history],
         "random": torch.get_rng_state(),
     }
 
@@ -122,10 +119,8 @@ def names_of_schedules() -> list[str]:
 
 
 def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_tends(world):
-    settings = {**world.plan(), "steps": None}
-    run = world.fit(
-        3, settings, metric_for_best_model="esper_best_loss", save_strategy="best", load_best_model_at_end=True
-    )
+    best = {"metric_for_best_model": "esper_best_loss", "save_strategy": "best", "load_best_model_at_end": True}
+    run = world.fit(3, {**world.plan(), "steps": None}, **best)
     assert len(run.grow.tended) == run.grow.gardener.steps == 12
     logged = [figures["eval_esper_best_loss"] for figures in run.trainer.state.log_history if "eval_loss" in figures]
     assert logged == [run.grow.tended[at].best_loss for at in (3, 7, 11)]
@@ -158,12 +153,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, ste
     grow = {**world.plan(keep=4), "slots": [SLOT, "bert.encoder.layer.1.output"]}  # the second stays empty
     uninterrupted = world.fit(7, grow, folder=tmp_path / "run", **saving)
     assert [report.kept != () for report in uninterrupted.grow.tended] == [number == 4 for number in range(7)]
-    moved = tmp_path / "moved"
-    shutil.copytree(tmp_path / "run" / f"checkpoint-{step}", moved)
-    resumed = world.fit(
-        7, {**grow, "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved),
-        eval_strategy="no",
-    )  # fmt: skip
+    resumed = world.resume(7, grow, tmp_path / "run" / f"checkpoint-{step}", eval_strategy="no")
     seen = [str(report) for report in uninterrupted.grow.tended]
     assert [str(report) for report in resumed.grow.tended] == seen[step // 4 :]
     assert same(resumed.model.state_dict(), uninterrupted.model.state_dict())
@@ -179,12 +169,8 @@ def test_adapters_germinate_together_in_a_frozen_model_and_resume_to_the_bit(wor
     saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no", "gradient_checkpointing": True}
     whole = world.fit(4, together, folder=tmp_path / "run", frozen=True, **saving)
     assert len(whole.grow.tended[0].kept) == 3
-    moved = tmp_path / "moved"
-    shutil.copytree(tmp_path / "run" / f"checkpoint-{step}", moved)
-    resumed = world.fit(
-        4, {**together, "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved), frozen=True,
-        eval_strategy="no", gradient_checkpointing=True,
-    )  # fmt: skip
+    same_way = {"frozen": True, "eval_strategy": "no", "gradient_checkpointing": True}
+    resumed = world.resume(4, together, tmp_path / "run" / f"checkpoint-{step}", **same_way)
     assert all(parameter.requires_grad == ("_esper" in name) for name, parameter in resumed.model.named_parameters())
     assert same(resumed.model.state_dict(), whole.model.state_dict())
     assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, whole)))
@@ -255,8 +241,7 @@ def test_an_encoder_is_saved_and_loaded_with_what_grew_with_and_without_its_head
 def test_the_best_adapters_are_loaded_with_what_had_grown_beside_them(world, tmp_path, caplog):
     slot = f"base_model.model.{SLOT}"
     grow = {**planned(slot, blueprint="mlp", keep=4), "slots": [slot]}
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
-    run = world.fit(6, grow, folder=tmp_path / "run", adapters=True, save_strategy="epoch", **best)
+    run = world.fit(6, grow, folder=tmp_path / "run", adapters=True, **WORST)
     losses = [figures["eval_loss"] for figures in run.trainer.state.log_history if "eval_loss" in figures]
     assert run.trainer.evaluate()["eval_loss"] == max(losses) != losses[-1]
     assert slots_of(run.model).named(slot).nursery == ()
@@ -266,8 +251,7 @@ def test_the_best_adapters_are_loaded_with_what_had_grown_beside_them(world, tmp
 def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):
     from esper_grow.integrations.transformers import from_pretrained
 
-    worst = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
-    run = world.fit(6, world.plan(keep=4), folder=tmp_path / "run", save_strategy="epoch", **worst)
+    run = world.fit(6, world.plan(keep=4), folder=tmp_path / "run", **WORST)
     expected = from_pretrained(world.kind, run.trainer.state.best_model_checkpoint)
     assert len(slots_of(expected).named(SLOT).nursery) == 1, "it was saved before the seed was kept"
     assert same(*(esper.export(run.model).state_dict(), esper.export(ungrown(expected)).state_dict()))
@@ -285,20 +269,13 @@ def test_a_model_that_is_saved_under_other_names_is_loaded_and_resumed(world, tm
         torch.manual_seed(0)
         small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
         config = library.ViTConfig(image_size=8, patch_size=4, num_channels=1, **small)
-        best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_strategy": "epoch"}
-        arguments = library.TrainingArguments(
-            str(tmp_path / "run"),
-            num_train_epochs=2,
-            save_strategy="epoch",
-            per_device_train_batch_size=40,
-            **best,
-            **QUIET,
-        )
+        best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", **QUIET}
+        best |= {"eval_strategy": "epoch", "save_strategy": "epoch", "per_device_train_batch_size": 40}
+        arguments = library.TrainingArguments(str(tmp_path / "run"), num_train_epochs=2, **best)
         grow = Grow(["vit.layers.*.mlp.fc1", "vit.layers.*.attention.o_proj"], eval_dataset=images, **together)
         model = kind(config).requires_grad_(requires_grad=False)
-        library.Trainer(model, arguments, train_dataset=images, eval_dataset=images, callbacks=[grow]).train(
-            resume_from_checkpoint=resume and str(resume)
-        )
+        trainer = library.Trainer(model, arguments, train_dataset=images, eval_dataset=images, callbacks=[grow])
+        trainer.train(resume_from_checkpoint=resume and str(resume))
         return model
 
     trained = fit()

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from esper_core import EsperError
 from esper_grow import Gardener, place_adapters, read_plan
 from esper_grow.probes.plans import AdapterPlace, better_order, gain_by_parameter, gain_of
-from tests.support.core_worlds import per_example
+from tests.support.core_worlds import Net, per_example
 
 HELPFUL = "layers.2"
 PLACES = ["layers.0", "layers.1", "layers.2"]
@@ -227,27 +227,8 @@ def test_a_layer_that_is_not_called_is_left_out_and_one_that_is_called_at_times_
     assert plan.remarks[0] == 'Left out: slot "layers.4": module "layers.4" is not called in training.'
 
 
-class Deep(Residual):
-    """One with more layers, and a head that trains."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers.extend(nn.Linear(8, 8) for _ in range(9))
-        self.layers.requires_grad_(requires_grad=False)
-
-
-class Normalised(Residual):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(8)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().forward(self.norm(inputs))
-
-
 def test_frozen_statistics_are_fixed_and_the_plan_says_so(world) -> None:
-    model = Normalised()
-    model.load_state_dict(world[0].state_dict(), strict=False)
+    model = Net(lambda net, inputs: net.host(net.norm(inputs)), norm=nn.BatchNorm1d(8), host=copy.deepcopy(world[0]))
     model.requires_grad_(requires_grad=False)
     moving = placed((model, *world[1:]), steps=40)
     model.norm.eval()
@@ -256,22 +237,19 @@ def test_frozen_statistics_are_fixed_and_the_plan_says_so(world) -> None:
     assert replace(moving, seconds=0.0, remarks=moving.remarks[1:]) == replace(fixed, seconds=0.0)
 
 
-class Adapted(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.down, self.up = layer, nn.Linear(8, 1, bias=False), nn.Linear(1, 8, bias=False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.layer(inputs) + self.up(self.down(inputs))
+def adapted(layer: nn.Module) -> nn.Module:
+    parts = {"layer": layer, "down": nn.Linear(8, 1, bias=False), "up": nn.Linear(1, 8, bias=False)}
+    return Net(lambda net, inputs: net.layer(inputs) + net.up(net.down(inputs)), **parts)
 
 
 def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_three_times_its_steps(world) -> None:
     torch.manual_seed(0)
-    model, train = Deep(), [(inputs[:35], targets[:35]) for inputs, targets in world[1]]
+    model, train = Residual(), [(inputs[:35], targets[:35]) for inputs, targets in world[1]]
+    model.layers.extend(nn.Linear(8, 8) for _ in range(9)).requires_grad_(requires_grad=False)  # its head trains
     with FlopCounterMode(display=False) as search:
         plan = placed((model, train, world[2]), steps=30)
     assert len(plan.slots) > 3, "more than it can look at all places"
-    model.layers = nn.ModuleList(map(Adapted, model.layers))
+    model.layers = nn.ModuleList(map(adapted, model.layers))
     with FlopCounterMode(display=False) as step:
         per_example(model, train[0]).mean().backward()
     assert search.get_total_flops() <= 3 * 30 * step.get_total_flops()
@@ -291,19 +269,15 @@ def test_a_compiled_and_checkpointed_network_is_as_the_network_itself(world, pla
 
 
 def test_peft_gets_a_pattern_where_a_name_is_the_end_of_another(world) -> None:
-    class Nested(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers, self.inner = copy.deepcopy(world[0].layers), copy.deepcopy(world[0])
+    def compute(net: Any, inputs: torch.Tensor) -> torch.Tensor:
+        for layer in net.layers:
+            inputs = inputs + 0.1 * torch.tanh(layer(inputs))
+        return net.inner(inputs)
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                inputs = inputs + 0.1 * torch.tanh(layer(inputs))
-            return self.inner(inputs)
-
-    nested = placed((Nested(), *world[1:]), where=["inner.layers.2", "layers.0"], steps=40)
+    model = Net(compute, layers=copy.deepcopy(world[0].layers), inner=copy.deepcopy(world[0]))
+    nested = placed((model, *world[1:]), where=["inner.layers.2", "layers.0"], steps=40)
     targets = nested.to_peft()["target_modules"]
-    names = [name for name, _ in Nested().named_modules()]
+    names = [name for name, _ in model.named_modules()]
     assert sorted(name for name in names if re.fullmatch(targets, name)) == sorted(nested.slots)
 
 

@@ -88,13 +88,8 @@ class Lab:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def probe(self, **more: Any) -> ProbeResult:
-        settings = {
-            "budget": 600.0,
-            "steps": 27,
-            "optimizer": partial(torch.optim.Adam, lr=0.02),
-            **self.settings,
-            **more,
-        }
+        settings = {"budget": 600.0, "steps": 27, "optimizer": partial(torch.optim.Adam, lr=0.02)}
+        settings |= self.settings | more
         arguments = [settings.pop(name, default) for name, default in (("model", self.model), ("loss", per_example))]
         data = [settings.pop(name, getattr(self, name)) for name in ("train", "validation")]
         return probe(*arguments, *data, **settings)
@@ -166,9 +161,8 @@ def test_the_loss_of_a_batch_counts_as_one_example(lab: Lab, monkeypatch: pytest
 
 @pytest.mark.install  # CI runs it for every change
 def test_a_probe_repeats_itself(lab: Lab) -> None:
-    first, again, other = (
-        [(row.gain, row.at_least, row.behind) for row in lab.probe(steps=9, seed=seed).rows] for seed in (0, 0, 1)
-    )
+    results = [lab.probe(steps=9, seed=seed).rows for seed in (0, 0, 1)]
+    first, again, other = ([(row.gain, row.at_least, row.behind) for row in rows] for rows in results)
     assert first == again
     assert first != other
 
@@ -179,7 +173,7 @@ def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -
     def block(site: Site) -> nn.Module:
         return Net(lambda net, hidden: hidden + 0.0 * net.unused, unused=nn.Parameter(torch.zeros(())))
 
-    training = new_training(lab.model, lambda parameters: torch.optim.Adam(parameters, lr=0.01), per_example, None, 0)
+    training = new_training(lab.model, partial(torch.optim.Adam, lr=0.01), per_example, None, 0)
     graft(training.model, ["stem"], example=lab.train[0][0])
     idle = deepcopy(ALONE)
     object.__setattr__(idle, "factory", block)
@@ -336,10 +330,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """``clock(tick)``: return a clock that advances by ``tick`` seconds whenever it is read."""
 
     def install(tick: float) -> None:
-        reading = itertools.count(0.0, tick)
-        monkeypatch.setattr(
-            "esper_grow.probes.search.BudgetClock", lambda budget: BudgetClock(budget, lambda: next(reading))
-        )
+        read = itertools.count(0.0, tick).__next__
+        monkeypatch.setattr("esper_grow.probes.search.BudgetClock", lambda budget: BudgetClock(budget, read))
 
     return install
 
@@ -379,16 +371,8 @@ def test_the_table_is_80_wide_and_the_json_is_plain(lab: Lab) -> None:
     assert re.match(r"a_modu\S*…\S*stem neighbours ", lines[4])
     decoded = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert decoded["format"] == 1
-    assert set(decoded["rows"][0]) >= {
-        "slot",
-        "blueprint",
-        "gain",
-        "at_least",
-        "parameters",
-        "flops",
-        "seconds",
-        "pays",
-    }
+    fields = {"slot", "blueprint", "gain", "at_least", "parameters", "flops", "seconds", "pays"}
+    assert set(decoded["rows"][0]) >= fields
     assert decoded["rows"][0]["slot"] == f"{name}.stem"
 
 
@@ -399,12 +383,8 @@ def test_at_most_two_copies_live_beside_the_model(lab: Lab) -> None:
 
     def counted(model: nn.Module, batch: Batch) -> Tensor:
         if next(calls) % 7 == 0:  # it takes its time
-            models = [
-                candidate
-                for candidate in gc.get_objects()
-                if isinstance(candidate, Pointwise) and candidate.head.weight.numel()
-            ]
-            living.append(len(models))
+            models = [candidate for candidate in gc.get_objects() if isinstance(candidate, Pointwise)]
+            living.append(sum(model.head.weight.numel() > 0 for model in models))
         return per_example(model, batch)
 
     counted(lab.model, lab.train[0])
@@ -446,10 +426,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"loss": lambda model, batch: 0.5}, "E342 (?s:.)*Received: float"),
         ({"loss": detached}, "E352 .*does not depend on any parameter(?s:.)*detach"),
         ({"loss": confused}, r"E352 the loss function raised ValueError: .*test_probe.py:\d+"),
-        (
-            {"optimizer": lambda parameters: torch.optim.SGD(parameters, 1e30)},
-            "E352 .*validation loss .*is (nan|inf) after 5 steps",
-        ),
+        ({"optimizer": partial(torch.optim.SGD, lr=1e30)}, "E352 .*validation loss .*is (nan|inf) after 5 steps"),
         ({"validation": NAN}, "E352 .*is nan after 0 steps"),
         ({"validation": []}, "E344 .*no examples"),
         ({"validation": [rising(60, 2)]}, "E353 .*60 examples(?s:.)*100 at least"),

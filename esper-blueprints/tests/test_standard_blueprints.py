@@ -11,27 +11,16 @@ from torch import nn
 
 from esper_blueprints import plugin
 from esper_core import Site, SlotPlace, graft
-from esper_core.growth import Seed, Variety, slots_of
-from esper_core.leyline import Stage
+from esper_core.growth import Variety
 from esper_core.leyline.specs import SITE_KINDS
 from esper_core.plugins import load_plugins
 from esper_grow import export
 from esper_testing.components import plugin_checks
+from tests.support.core_worlds import add_seed, sites_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "blueprints.md"
-SITES = {
-    "image": Site("image", 4, (6, 6), inputs=4),
-    "sequence": Site("sequence", 4, (12,), inputs=4),
-    "vector": Site("vector", 8, inputs=8),
-    "tokens": Site("tokens", 8, (5,), inputs=8),
-}
-
-OF_64 = {
-    "image": Site("image", 64, (8, 8), inputs=64),
-    "sequence": Site("sequence", 64, (8,), inputs=64),
-    "vector": Site("vector", 64, inputs=64),
-    "tokens": Site("tokens", 64, (8,), inputs=64),
-}
+SITES = sites_of(4, 8, image=(6, 6), sequence=(12,), tokens=(5,))
+OF_64 = sites_of(64, 64, image=(8, 8), sequence=(8,), tokens=(8,))
 
 
 class Book(dict):
@@ -141,25 +130,14 @@ EXAMPLES = {
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
     example = EXAMPLES[kind]
-    blueprints = [
-        component
-        for component in load_plugins().registry.components("blueprint")
-        if kind in component.spec.accepts and not component.spec.reads_layer  # it is merged, or refused
-    ]
+    components = load_plugins().registry.components("blueprint")
+    blueprints = [component for component in components if kind in component.spec.accepts]
+    blueprints = [blueprint for blueprint in blueprints if not blueprint.spec.reads_layer]  # it is merged, or refused
     assert blueprints
     layers: dict[str, nn.Module] = {"sequence": nn.Conv1d(8, 8, 1), "image": nn.Conv2d(8, 8, 1)}
     behind = layers.get(kind, nn.Linear(8, 8))
     model = graft(nn.Sequential(behind), {"it": SlotPlace("0", kind, stack=len(blueprints))}, example=example)
-    slot = slots_of(model).named("it")
-    for number, blueprint in enumerate(blueprints):
-        seed = Seed(
-            blueprint.load()(slot.site), blueprint=blueprint.id, spec=blueprint.spec, site=slot.site, number=number
-        )
-        with torch.no_grad():
-            for parameter in seed.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-        seed.stage = Stage.FOSSILISED
-        seed.alpha.aim(1.0, 0)
-        slot.seeds.append(seed)
+    for component in blueprints:
+        add_seed(model, "it", component.load(), fossil=True, noise=0.1, spec=component.spec, blueprint=component.id)
     plain = export(model, path=tmp_path, example=example)
     assert torch.equal(plain.eval()(example), model.eval()(example))

@@ -25,15 +25,9 @@ from esper_blueprints.norm import Norm
 from esper_blueprints.pointwise import Pointwise
 from esper_blueprints.squeeze_excite import SqueezeExcite
 from esper_core import Site
+from tests.support.core_worlds import sites_of
 
-SITES = {
-    "image": Site("image", 4, (6, 6)),
-    "sequence": Site("sequence", 4, (12,)),
-    "vector": Site("vector", 8, inputs=8),
-    "tokens": Site("tokens", 8, (5,), inputs=8),
-}
-
-
+SITES = sites_of(4, 8, image=(6, 6), sequence=(12,), tokens=(5,))
 TEACHERS = {
     "neighbours": lambda x: x + 0.5 * torch.relu(functional.pad(x, (1, 0))[..., :-1]),
     "neighbours of one": lambda x: x + 0.5 * functional.pad(x, (1, 0))[:, :1, ..., :-1],

@@ -215,6 +215,12 @@ TAME = Variety("test/tame", BlueprintSpec("vector", starts_as_identity=True), Ta
 WILD = Variety("test/wild", BlueprintSpec("vector"), Wild)
 
 
+def sites_of(channels: int, features: int, **sizes: tuple[int, ...]) -> dict[str, Site]:
+    """Return a site of each kind: ``sites_of(4, 8, image=(6, 6), sequence=(12,), tokens=(5,))``; adapters fit, too."""
+    widths = {"image": channels, "sequence": channels, "vector": features, "tokens": features}
+    return {kind: Site(kind, width, sizes.get(kind, ()), inputs=width) for kind, width in widths.items()}
+
+
 class ToyTask:
     """Three classes of bumps on noise, told apart by the bump's shape."""
 

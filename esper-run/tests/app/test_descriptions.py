@@ -11,7 +11,7 @@ from esper_core import SlotPlace, graft
 from esper_core.growth import Variety, slots_of
 from esper_core.leyline import Action, BlueprintSpec, Op, Site
 from esper_run.app.descriptions import SlotDescriptions, count_operations, describe
-from tests.support.core_worlds import Net, make_garden, same
+from tests.support.core_worlds import Net, make_garden, same, sites_of
 
 
 def unbuildable(site: Site) -> nn.Module:
@@ -23,29 +23,15 @@ def test_operations_that_torch_cannot_count_are_unknown():
     assert count_operations(host, {}, {}, torch.zeros(1, 3)) is None
 
 
-USUAL = {
-    "image": Site("image", 4, (5, 9), inputs=4),
-    "sequence": Site("sequence", 4, (30,), inputs=4),
-    "vector": Site("vector", 6, inputs=6),
-    "tokens": Site("tokens", 6, (7,), inputs=6),
-}
-NARROW = {
-    "image": Site("image", 1, (6, 4), inputs=1),
-    "sequence": Site("sequence", 1, (12,), inputs=1),
-    "vector": Site("vector", 1, inputs=1),
-    "tokens": Site("tokens", 1, (3,), inputs=1),
-}
+USUAL = sites_of(4, 6, image=(5, 9), sequence=(30,), tokens=(7,))
+NARROW = sites_of(1, 1, image=(6, 4), sequence=(12,), tokens=(3,))
 
 
 def at_each_site(sites: dict[str, Site]) -> list[tuple[Variety, Site]]:
     """Yield every standard blueprint at every kind of site that it accepts."""
     components = pytest.importorskip("esper_testing").components_of("blueprints")
-    return [
-        (Variety(component.id, component.spec, component.load()), sites[kind])
-        for component in components
-        for kind in component.spec.kinds
-        if kind in sites
-    ]
+    placed = [(component, kind) for component in components for kind in component.spec.kinds]
+    return [(Variety(component.id, component.spec, component.load()), sites[kind]) for component, kind in placed]
 
 
 def shown(site: Site, stem: nn.Module | None = None) -> nn.Module:
@@ -158,11 +144,8 @@ def test_place_describes_its_host_and_is_computed_once():
     assert (other.kind, other.positions) == ("vector", 0)
     assert (place.depth, other.depth) == (0.0, 0.5)
     width = math.prod(site.example_shape)
-    assert (
-        place.host_parameters
-        == sum(parameter.numel() for parameter in host.parameters())
-        == 1 + 2 * width + 3 * width + 3
-    )
+    parameters = sum(parameter.numel() for parameter in host.parameters())
+    assert place.host_parameters == parameters == 1 + 2 * width + 3 * width + 3
     assert place.host_flops == other.host_flops == 2 * 3 * width  # of one example
     with pytest.raises(KeyError):
         terrain["nowhere"]

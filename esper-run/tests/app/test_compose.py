@@ -97,9 +97,8 @@ def grown(configured, run_file):
         file = rewritten(configured(more), "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")
         path = run_file(file, "capacity=false", "environments=1")
         events = [event for event in read_events(path / "events.jsonl") if getattr(event, "arm", None) == "schedule"]
-        steps, ends = (
-            [event for event in events if isinstance(event, kind)] for kind in (StepFinished, EpisodeFinished)
-        )
+        kinds = StepFinished, EpisodeFinished
+        steps, ends = ([event for event in events if isinstance(event, kind)] for kind in kinds)
         return steps, ends, prepare(file).space.descriptions["early"]
 
     return play

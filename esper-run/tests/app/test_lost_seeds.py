@@ -52,8 +52,8 @@ episode: {steps: 16, batches: 1, batch_size: 20}
 def raising(esper, tmp_path):
     """``raising(2)``: run a blueprint of which two blocks at most raise; return the answer and the run directory."""
 
-    def run(most: int, *options: str):
-        (tmp_path / "bad.py").write_text(PLUGIN.replace("MOST", str(most)))
+    def run(most: int, *options: str, plugin: str = PLUGIN):
+        (tmp_path / "bad.py").write_text(plugin.replace("MOST", str(most)))
         (tmp_path / "run.yaml").write_text(RUN)
         answer = esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "runs", *options)
         (folder,) = (tmp_path / "runs").iterdir()
@@ -109,15 +109,10 @@ def test_a_blueprint_is_hopeless_whose_every_seed_raised_hung_or_crashed(what, i
     assert [lost.is_hopeless for lost in losses.counted()] == [is_hopeless]
 
 
-def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(esper, tmp_path):
+def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(raising):
     """Trials before a run build it a second time, to see whether it draws random numbers."""
-    fails = (
-        'built.append(1)\n        if len(built) > 1:\n            raise ZeroDivisionError("no more")\n        super()'
-    )
-    plugin = "built = []\n" + PLUGIN.replace("MOST", "0").replace("super().__init__", f"{fails}.__init__")
-    (tmp_path / "bad.py").write_text(plugin)
-    (tmp_path / "run.yaml").write_text(RUN)
-    answer = esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "runs", "--quiet")
+    fails = "built.append(1 / (not built))  # once\n        super().__init__"
+    answer, _ = raising(0, "--quiet", plugin="built = []\n" + PLUGIN.replace("super().__init__", fails))
     assert answer.status == 3, answer.err
     assert "E320 no seed of a blueprint survived" in answer.err
     assert "bug in Esper" not in answer.err

@@ -1,6 +1,7 @@
 """Resolution of one-file plugins and settings in a file; each mistake is reported with its place."""
 
 import json
+import re
 from dataclasses import asdict
 from hashlib import sha256
 
@@ -102,9 +103,8 @@ def esper_register_sinks(registry): registry.add("traces", "m:Traces", SinkSpec(
 
 def test_unknown_plugins_and_invalid_settings_are_reported_with_their_places(install, refused):
     install("extra", SINK)
-    code, text = refused(
-        "plugins:\n  disable: [taks]\nsinks:\n  - {use: traces, settings: {every: often, evry: 3}}\n  - nothing\n"
-    )
+    sinks = "sinks:\n  - {use: traces, settings: {every: often, evry: 3}}\n  - nothing\n"
+    code, text = refused(f"plugins:\n  disable: [taks]\n{sinks}")
     assert code == 2
     assert [line for line in text.splitlines() if line[0] != " "] == [
         'E208 unknown plugin "taks"',
@@ -112,6 +112,4 @@ def test_unknown_plugins_and_invalid_settings_are_reported_with_their_places(ins
         'E110 unknown key "evry"',
         'E225 unknown sink "nothing"',
     ]
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("  small.yaml")] == [
-        f"small.yaml:{place}" for place in ("13:13", "15:37", "15:44", "16:5")
-    ]
+    assert re.findall(r"^  small.yaml:(\S+)", text, re.MULTILINE) == ["13:13", "15:37", "15:44", "16:5"]

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,8 @@ pytestmark = pytest.mark.members
 
 def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp_path) -> None:
     configuration = yaml.safe_load(configured().read_text())
-    outcome = run(
-        configuration, overrides=["environments=1", "twin=false", "capacity=false"], runs_dir=tmp_path / "runs"
-    )
+    changes = ["environments=1", "twin=false", "capacity=false"]
+    outcome = run(configuration, overrides=changes, runs_dir=tmp_path / "runs")
     assert list(outcome.results["arms"]) == ["schedule"]
     kept = load_config(outcome.path / "config.yaml").config
     assert (kept.environments, kept.episode.steps) == (1, 3)
@@ -71,12 +71,10 @@ def test_run_from_python_takes_a_file_and_ignores_a_hang_up_while_results_are_wr
 ) -> None:
     """A terminal that is closed sends SIGHUP, too, when the last step is done."""
     received: list[int] = []
-    real = RunDirectory.write_results
+    real, hang_up = RunDirectory.write_results, partial(os.kill, os.getpid(), signal.SIGHUP)
     before = signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
     try:
-        monkeypatch.setattr(
-            RunDirectory, "write_results", lambda *results: [os.kill(os.getpid(), signal.SIGHUP), real(*results)]
-        )
+        monkeypatch.setattr(RunDirectory, "write_results", lambda *results: [hang_up(), real(*results)])
         outcome = esper_run.run(str(configured()), runs_dir=str(tmp_path / "runs"))
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -132,13 +130,12 @@ def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -
     composition = prepare(file)
     again = tmp_path / "again.yaml"
     again.write_text(dump_config(resolved_config(composition.resolution)))
-    varieties = {
-        name: [variety.id for variety in slot_varieties]
-        for name, slot_varieties in composition.recipe.network.varieties.items()
-    }
-    assert all(len(slot_varieties) > 1 for slot_varieties in varieties.values())
-    repeated = prepare(again).recipe.network.varieties
-    assert {name: [variety.id for variety in slot_varieties] for name, slot_varieties in repeated.items()} == varieties
+    first, repeated = (
+        {name: [variety.id for variety in varieties] for name, varieties in made.recipe.network.varieties.items()}
+        for made in (composition, prepare(again))
+    )
+    assert all(len(varieties) > 1 for varieties in first.values())
+    assert repeated == first
 
 
 def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) -> None:

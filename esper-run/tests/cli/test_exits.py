@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,10 @@ def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(
     assert "esper_quitters.py:" in answer.err
 
 
-def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+def ended(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Return how Python ended with these arguments."""
     command = [sys.executable, *map(textwrap.dedent, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **more)
 
 
 @pytest.mark.members
@@ -67,17 +68,9 @@ def test_a_package_with_damaged_metadata_stops_no_other(file, tmp_path):
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torn\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_bytes(b"\xff\xfe\x00\x81")
     for command in (["check", str(file)], ["runs", "list"]):
-        ended_with = subprocess.run(
-            [sys.executable, "-m", "esper_run", *command],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        )
-        assert ended_with.returncode == 0, ended_with.stderr
-        assert ('E223 the metadata of package "torn"' in ended_with.stderr) is (command[0] == "check")
+        done = ended("-m", "esper_run", *command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        assert done.returncode == 0, done.stderr
+        assert ('E223 the metadata of package "torn"' in done.stderr) is (command[0] == "check")
 
 
 @pytest.mark.slow
@@ -110,9 +103,8 @@ def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
 @pytest.mark.slow
 @pytest.mark.members
 def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
-    (tmp_path / "beater.py").write_text(
-        PLUGIN.format(at_import="", at_registration="threading.Thread(target=beat, name='beat').start()")
-    )
+    thread = "threading.Thread(target=beat, name='beat').start()"
+    (tmp_path / "beater.py").write_text(PLUGIN.format(at_import="", at_registration=thread))
     sets = ["--set", f"plugins.local=[{tmp_path / 'beater.py'}]"]
     done = ended("-m", "esper_run", "check", str(file), *sets)
     assert (done.returncode, "in order" in done.stdout) == (0, True)

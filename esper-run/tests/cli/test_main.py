@@ -153,9 +153,8 @@ def test_crash_of_a_built_in_command_asks_for_a_report_though_a_package_is_damag
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda: 1 / 0)
     answer = esper("plugins", "list")
     assert (answer.status, "E223" in answer.err) == (1, False)
-    assert answer.err.splitlines()[-1].startswith(
-        f"This is a bug in Esper: please report it, with the lines above (esper {__version__}, Python "
-    )
+    request = f"This is a bug in Esper: please report it, with the lines above (esper {__version__}, Python "
+    assert answer.err.splitlines()[-1].startswith(request)
 
 
 LACKING = """\
@@ -166,6 +165,10 @@ E210 command "grow" (esper-extra 1.0) cannot be imported: ModuleNotFoundError: N
 NO_COMMAND = """\
 E219 command "grow" (esper-extra 1.0) is not a click command: esper_extra:command is of type function
   Tell the author of esper-extra.
+"""
+TWICE = """\
+E211 command "grow" is declared more than once, and not loaded: by one 1.0 (one:command) and by two 1.0 (two:command)
+  Keep one of them:  pip uninstall one or two
 """
 TOO_NEW = f"""\
 E212 command "grow" (esper-extra 1.0) needs esper-core >=9, and this is {__version__}; its code was not run
@@ -198,12 +201,7 @@ def test_command_of_two_packages_is_not_loaded(esper, install):
     for package in ("one", "two"):
         install.command("grow", NEVER, package=package)
     answer = esper("grow")
-    assert (answer.status, answer.err) == (
-        3,
-        'E211 command "grow" is declared more than once, and not loaded:'
-        " by one 1.0 (one:command) and by two 1.0 (two:command)\n"
-        "  Keep one of them:  pip uninstall one or two\n",
-    )
+    assert (answer.status, answer.err) == (3, TWICE)
     assert ["grow", "From one 1.0 and two 1.0."] in listed(esper("--help").out)
 
 

@@ -63,10 +63,8 @@ def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(caps
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stdout", terminal)
     print_facts(facts)
-    assert terminal.getvalue().splitlines()[1:] == [
-        "  package  esper-tasks esper-tasks",
-        "           esper-tasks esper-tasks",
-    ]
+    lines = terminal.getvalue().splitlines()[1:]
+    assert lines == ["  package  esper-tasks esper-tasks", "           esper-tasks esper-tasks"]
 
 
 def test_warnings_are_wrapped_between_words_on_a_terminal(capsys, terminal, monkeypatch) -> None:

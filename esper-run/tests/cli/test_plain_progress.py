@@ -9,14 +9,14 @@ import pytest
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_run.cli.plain_progress import PlainLines
+from tests.support.run_folders import stage_changed
 
 NAME = "20261121-101512-[bold]otter"
 
 
 def started(arms: tuple[str, ...] = ("grown", "twin"), rounds: int = 1, environments: int = 1) -> RunStarted:
-    return RunStarted(
-        run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4, metric=Metric("accuracy", unit="%")
-    )
+    sizes = {"rounds": rounds, "environments": environments, "steps": 4}
+    return RunStarted(run=NAME, arms=arms, metric=Metric("accuracy", unit="%"), **sizes)
 
 
 def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0, metric: float = 0.5) -> StepFinished:
@@ -25,10 +25,7 @@ def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0, metric
 
 
 def moved(now: Stage, round_: int = 0) -> StageChanged:
-    return StageChanged(
-        round=round_, step=0, seed_id=0, arm="grown", seed=0, slot="early", blueprint="b/x", was=None, now=now,
-        parameters=1, reason="asked",
-    )  # fmt: skip
+    return stage_changed(0, None, now, round=round_)
 
 
 @pytest.fixture
@@ -87,9 +84,8 @@ def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None
 
 def test_share_is_of_all_phases_and_the_step_of_the_current_one(capsys, clock) -> None:
     lines = PlainLines()
-    hear(
-        lines, started(("grown", "twin", "capacity")), *(step(at, arm) for at in range(4) for arm in ("grown", "twin"))
-    )
+    steps = [step(at, arm) for at in range(4) for arm in ("grown", "twin")]
+    hear(lines, started(("grown", "twin", "capacity")), *steps)
     clock(60)
     hear(lines, step(0, "capacity", metric=float("nan")))
     first, second = printed(capsys)

@@ -56,9 +56,8 @@ RUNS = st.fixed_dictionaries(
         "plugins": st.builds(PluginsConfig, disable=st.lists(NAMES, max_size=3).map(tuple)),
     }
 )
-WHO = st.builds(lambda use: {"policy": use}, USES) | st.builds(
-    lambda arms: {"arms": arms}, st.dictionaries(KEYS, st.builds(model.ArmConfig, policy=USES), min_size=1, max_size=3)
-)
+ARMS = st.dictionaries(KEYS, st.builds(model.ArmConfig, policy=USES), min_size=1, max_size=3)
+WHO = st.fixed_dictionaries({"policy": USES}) | st.fixed_dictionaries({"arms": ARMS})
 
 
 def again(config):

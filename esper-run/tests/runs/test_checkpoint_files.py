@@ -129,10 +129,8 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
         Checkpoints(tmp_path).write(1, state(1))
-    message = (
-        rf"E413 (.|\n)*000001: it has format {checkpoints.FORMAT + 1}; this esper-run reads format {checkpoints.FORMAT}"
-    )
-    with pytest.raises(RunFolderError, match=message):
+    formats = f"it has format {checkpoints.FORMAT + 1}; this esper-run reads format {checkpoints.FORMAT}"
+    with pytest.raises(RunFolderError, match=rf"E413 (.|\n)*000001: {formats}"):
         Checkpoints(tmp_path).newest()
 
 
@@ -186,9 +184,7 @@ def folder(path):
         ("state.json", replaced(lambda data: b"")),
         ("COMPLETE", replaced(lambda data: data[:10])),
         ("COMPLETE", replaced(lambda data: b"[]")),
-        *product(
-            ("COMPLETE", "state.json", "tensors.safetensors"), (pipe, folder, replaced(lambda data: b"[" * 100_000))
-        ),
+        *product(("COMPLETE", "state.json", "tensors.safetensors"), (pipe, folder, replaced(lambda _: b"[" * 100_000))),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_and_with_none_left_it_is_an_error(file, damage, tmp_path):

@@ -77,17 +77,14 @@ def test_one_value_has_no_spread_and_equal_values_have_none_either():
 def test_the_interval_of_a_share_lies_between_0_and_1(values, ends):
     free, bounded = mean_interval(values, 0.95), mean_interval(values, 0.95, share=True)
     assert bounded.mean == free.mean
-    assert (bounded.low, bounded.high) == tuple(
-        a if b is None else b for a, b in zip((free.low, free.high), ends, strict=True)
-    )
+    expected = [unbounded if end is None else end for unbounded, end in zip((free.low, free.high), ends, strict=True)]
+    assert [bounded.low, bounded.high] == expected
 
 
 @given(st.lists(st.sampled_from([-2.0, -0.3, -0.1, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8))
 def test_the_sign_flip_test_equals_trying_every_flip(differences):
-    sums = [
-        abs(math.fsum(s * d for s, d in zip(signs, differences, strict=True)))
-        for signs in itertools.product((1, -1), repeat=len(differences))
-    ]
+    flips = itertools.product(*((difference, -difference) for difference in differences))
+    sums = [abs(math.fsum(flip)) for flip in flips]
     observed = abs(math.fsum(differences))
     assert sign_flip_p(differences) == sum(total >= observed - 1e-9 for total in sums) / len(sums)
 
@@ -111,10 +108,7 @@ def test_p_is_exact_below_twenty_pairs_and_that_of_the_t_test_from_there_on():
 def test_reversing_the_direction_or_the_sides_reverses_the_verdict(values):
     up = compare(values)
     opposite = {"better": "worse", "worse": "better"}
-    for other in (
-        compare(values, direction="down"),
-        paired_comparison([0.0] * len(values), values, direction="up"),
-    ):
+    for other in (compare(values, direction="down"), paired_comparison([0.0] * len(values), values, direction="up")):
         assert other.difference == pytest.approx(-up.difference, abs=1e-9)
         assert other.p == up.p
         assert other.verdict == opposite.get(up.verdict, up.verdict)
@@ -123,13 +117,10 @@ def test_reversing_the_direction_or_the_sides_reverses_the_verdict(values):
 def test_a_verdict_takes_eight_pairs_and_an_interval_that_clears_0():
     differences = [1.0 + 0.001 * i for i in range(MIN_SEEDS_FOR_VERDICT)]
     wavering = [difference - 1.004 for difference in differences]
-    comparisons = [compare(differences), compare(differences[:-1]), compare(wavering)]
-    assert [comparison.verdict for comparison in comparisons] == [
-        "better",
-        "no difference shown",
-        "no difference shown",
-    ]
-    assert [comparison.why for comparison in comparisons] == [None, "too few seeds", "interval"]
+    comparisons = [compare(values) for values in (differences, differences[:-1], wavering)]
+    none = "no difference shown"
+    judged = [(comparison.verdict, comparison.why) for comparison in comparisons]
+    assert judged == [("better", None), (none, "too few seeds"), (none, "interval")]
     many = decide(mean_interval(differences, LEVEL), 2 / 2**8 * 10, comparisons=10)
     assert many == ("no difference shown", "too few seeds for so many comparisons")
 
@@ -222,9 +213,8 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
 
 def results_of(grown, twin, metric=ACCURACY):
     """Return the results of two arms with these figures; episodes are not in the order of their seeds."""
-    grown_episodes = [
-        replace(episode, parameters=120, fossils=1) for episode in reversed(episodes("grown", grown, first=0))
-    ]
+    reverse = reversed(episodes("grown", grown, first=0))
+    grown_episodes = [replace(episode, parameters=120, fossils=1) for episode in reverse]
     return results(metric, ["grown", "twin"], [*grown_episodes, *episodes("twin", twin, first=0)])
 
 

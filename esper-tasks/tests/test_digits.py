@@ -36,9 +36,8 @@ def test_classes_stay_with_their_images():
 def test_a_missing_scikit_learn_is_reported_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(
-        ConfigError, match=r"E120 the task digits needs scikit-learn[\s\S]*pip install .esper-tasks.digits.."
-    ):
+    message = r"E120 the task digits needs scikit-learn[\s\S]*pip install .esper-tasks.digits.."
+    with pytest.raises(ConfigError, match=message):
         digits()
 
 

@@ -17,9 +17,10 @@ CAUSAL = partial(Transformer, causal=True)
 
 
 def example(shape):
-    if shape is SYMBOLS:
-        return torch.randint(256, (2, 24))
-    return torch.randn(2, *shape.example)
+    return torch.randint(256, (2, 24)) if shape is SYMBOLS else torch.randn(2, *shape.example)
+
+
+WIDE_SITES = {"early": (25, 40), "middle": (50, 20), "late": (100, 10), "features": (100,)}
 
 
 @pytest.mark.parametrize(
@@ -27,12 +28,7 @@ def example(shape):
     [
         ("cnn2d", cnn2d, IMAGE, {"early": (8, 16, 16), "middle": (16, 8, 8), "late": (32, 4, 4), "features": (32,)}),
         ("cnn1d", cnn1d, SIGNAL, {"early": (4, 40), "middle": (8, 20), "late": (16, 10), "features": (16,)}),
-        (
-            "wide-cnn1d",
-            wide_cnn1d,
-            SIGNAL,
-            {"early": (25, 40), "middle": (50, 20), "late": (100, 10), "features": (100,)},
-        ),
+        ("wide-cnn1d", wide_cnn1d, SIGNAL, WIDE_SITES),
         ("pointwise-mlp", PointwiseMlp, SIGNAL, {"early": (8, 40), "late": (32,)}),
         ("mlp", Mlp, DataShape("vector", (7,), 3), {"first": (32,), "second": (32,)}),
         ("token-mlp", TokenMlp, ROWS, {"early": (12, 16), "late": (12, 16)}),

@@ -124,13 +124,11 @@ def test_a_class_without_training_examples_is_reported(tmp_path, refusal):
     rare = np.where(np.arange(60) == 17, 9, CLASSES)
     path = saved(tmp_path, inputs=SIGNALS, targets=rare)
     train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
-    without, with_it = (
-        next(seed for seed, rows in train.items() if (17 in rows) is is_present) for is_present in (False, True)
-    )
-    message = refusal(npz, path=path, seed=without)
+    seeds = {17 in rows: seed for seed, rows in train.items()}
+    message = refusal(npz, path=path, seed=seeds[False])
     assert "path: 1 of 4 classes are missing from the training split" in message
     assert message.endswith("Received: 9")
-    assert npz(path=path, seed=with_it).shape.outputs == 4
+    assert npz(path=path, seed=seeds[True]).shape.outputs == 4
 
 
 def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch, refusal):

@@ -73,23 +73,16 @@ class RecordedRun:
     def _step(self, arm: str, seed: int, step: int) -> Iterator[Event]:
         grows = arm == self.arms[0]
         if grows:
-            names = {
-                "arm": arm,
-                "slot": self.slot,
-                "blueprint": self.blueprint,
-                "reason": Reason(Cause.ROLLBACK, self.word) if self.word else Reason(Cause.POLICY),
-            }
+            names = {"arm": arm, "slot": self.slot, "blueprint": self.blueprint}
+            names |= {"reason": Reason(Cause.ROLLBACK, self.word) if self.word else Reason(Cause.POLICY)}
             for number, _, was, now in (change for change in self._plan() if change[1] == step):
                 yield stage_changed(step, was, now, seed=seed, seed_id=number, **names)
         yield StepFinished(round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows))
         if grows and seed == 1 and step == 3:
-            yield GovernorActed(
-                round=0, arm=arm, seed=seed, step=step, act="roll-back", verdict="panic", reason=f"surge{self.word}"
-            )
-            yield SeedLost(
-                round=0, arm=arm, seed=seed, step=step, slot=self.slot, blueprint=self.blueprint,
-                package=f"esper-test{self.word}", what=f"raised ValueError: {self.word}", withdrawn=False,
-            )  # fmt: skip
+            place = {"round": 0, "arm": arm, "seed": seed, "step": step}
+            yield GovernorActed(**place, act="roll-back", verdict="panic", reason=f"surge{self.word}")
+            lost = {"package": f"esper-test{self.word}", "what": f"raised ValueError: {self.word}", "withdrawn": False}
+            yield SeedLost(**place, slot=self.slot, blueprint=self.blueprint, **lost)
 
     def _plan(self) -> list[tuple[int, int, Stage | None, Stage]]:
         """Return seed id, step, and the stages before and after."""
@@ -113,13 +106,10 @@ class RecordedRun:
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
             seen = Evidence(800, gain.mean, gain.standard_error, 0.01, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
             opinion = Opinion(Finding.SHOWN, f"gain{self.word}", seen, 0.02)
-            seeds = (
-                SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, gain=gain, opinion=opinion, price=0.02),
-            )
-        slots = (
-            SlotSignals(self.slot, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds),
-            SlotSignals(f"late{self.word}", SlotState.FREE, 0),
-        )
+            judged = {"gain": gain, "opinion": opinion, "price": 0.02}
+            seeds = (SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, **judged),)
+        early = SlotSignals(self.slot, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds)
+        slots = (early, SlotSignals(f"late{self.word}", SlotState.FREE, 0))
         return Signals(step, 2.0 - value, 2.0 - value, value, 572, 500, slots)
 
     def _episode(self, arm: str, seed: int) -> EpisodeFinished:
@@ -135,18 +125,13 @@ class RecordedRun:
 def summary(recorded: RecordedRun) -> dict[str, Any]:
     """Return the summary of these events."""
     grown, twin = recorded.arms[:2]
-    comparison = {
-        "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078,
-        "p_holm": 0.0078, "n": recorded.environments, "verdict": "better", "why": None,
-    }  # fmt: skip
+    comparison = {"a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078}
+    comparison |= {"p_holm": 0.0078, "n": recorded.environments, "verdict": "better", "why": None}
+    metric = {"name": f"accuracy{recorded.word}", "direction": "up", "unit": "%"}
     return {
         "run": "runs/r",
         "status": "done",
-        "results": {
-            "metric": {"name": f"accuracy{recorded.word}", "direction": "up", "unit": "%"},
-            "arms": {},
-            "comparisons": [comparison],
-        },
+        "results": {"metric": metric, "arms": {}, "comparisons": [comparison]},
         "timing": {"train": 38.0, f"other{recorded.word}": 2.0, "total": 40.0},
         "warnings": [f"mind the gap{recorded.word}"],
     }

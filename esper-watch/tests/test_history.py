@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import WAIT, Action, Cause, Finding, Op, Opinion, Reason, Signals, Stage
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, StageChanged, StepFinished
@@ -85,7 +85,7 @@ def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured():
     assert (first.stage, second.ended) == (Stage.PRUNED, False)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_every_event_has_its_record(any_event, data):
     events = data.draw(st.lists(any_event, max_size=12))
@@ -146,11 +146,9 @@ def test_a_stopped_episode_counts_as_done():
 
 
 def test_means_that_do_not_exist_are_not_finite():
-    steps = [step_finished(0, blueprint="b/conv", seed=7) for _ in range(2)]
-    huge = [
-        replace(event, signals=replace(event.signals, validation_metric=value))
-        for event, value in zip(steps, (math.inf, -math.inf), strict=True)
-    ]
+    event = step_finished(0, blueprint="b/conv", seed=7)
+    signals = [replace(event.signals, validation_metric=value) for value in (math.inf, -math.inf)]
+    huge = [replace(event, signals=huge_signals) for huge_signals in signals]
     assert math.isnan(history_of(began("grown"), *huge).mean_metric("grown")[0])
 
 

@@ -155,9 +155,8 @@ def test_the_pointer_shows_the_value_of_a_mark(page):
     page.resize(1000, 900)
     position = page.evaluate(TRAINING_MARK)
     page.point(*position)
-    assert page.evaluate(TOOLTIP) == (
-        "early  conv: germinated at step 1, training in isolation from step 2 to step 9. by the policy"
-    )
+    life = "early  conv: germinated at step 1, training in isolation from step 2 to step 9. by the policy"
+    assert page.evaluate(TOOLTIP) == life
     page.point(2, 2)
     assert page.evaluate(TOOLTIP) == ""
 
@@ -249,11 +248,8 @@ def gaps(pairs):
     """Return the vertical gaps between elements above one another; below 0: they overlap."""
     for first, second in pairs:
         if first["left"] < second["right"] and second["left"] < first["right"]:
-            yield (
-                max(first["top"], second["top"]) - min(first["bottom"], second["bottom"]),
-                first["content"],
-                second["content"],
-            )
+            gap = max(first["top"], second["top"]) - min(first["bottom"], second["bottom"])
+            yield gap, first["content"], second["content"]
 
 
 PARTS = {"arms": 10.9, "courses": 10.9, "lives": 10.0, "evidence": 10.0}
@@ -275,9 +271,8 @@ def test_text_on_a_phone_is_large_enough_and_does_not_overlap(parts, gap, arms, 
     for part, least in parts.items():
         letters = page.evaluate(LETTERS % part)
         assert min(letter["size"] for letter in letters) >= least, part
-        assert names or [letter for letter in letters if abs(letter["wide"] - 1) > 0.01] == [], (
-            "they are as wide as made"
-        )
+        as_wide_as_made = all(abs(letter["wide"] - 1) < 0.01 for letter in letters)
+        assert names or as_wide_as_made
         assert min(letter["left"] for letter in letters) >= 0, part
         assert max(letter["right"] for letter in letters) <= 390, part
         assert [overlap for overlap in gaps(combinations(letters, 2)) if overlap[0] < gap] == []
@@ -314,9 +309,8 @@ def test_a_table_that_is_cut_off_says_so_and_can_be_focused_and_scrolled(page):
     tab, role, name = page.evaluate(REGION)
     assert (tab, role) == ("0", "region")
     assert name == "Arms: wider than the screen, scrolls sideways"
-    assert "gradient" in page.evaluate(
-        "getComputedStyle(document.querySelector('#arms .scroll:has(table)')).backgroundImage"
-    )
+    style = "getComputedStyle(document.querySelector('#arms .scroll:has(table)'))"
+    assert "gradient" in page.evaluate(f"{style}.backgroundImage")
     assert "wider than the screen" in page.evaluate(HINT)
     page.resize(1400, 800)
     assert page.evaluate(REGION) == [None, None, None]

@@ -35,13 +35,9 @@ Place = tuple[float, float]
 
 def smooth(networks: int, *, top: float, spread: float, steps: int = 6) -> dict[int, list[float]]:
     """Return a rising curve, a little different for each network."""
-    return {
-        step: [
-            top * (1 - math.exp(-(step + 1) / 3)) + spread * math.sin(7.0 * seed + step * seed)
-            for seed in range(networks)
-        ]
-        for step in range(steps)
-    }
+    means = {step: top * (1 - math.exp(-(step + 1) / 3)) for step in range(steps)}
+    waves = {step: [math.sin(7.0 * seed + step * seed) for seed in range(networks)] for step in range(steps)}
+    return {step: [means[step] + spread * wave for wave in waves[step]] for step in range(steps)}
 
 
 def metric_of(unit: str) -> Metric:
@@ -91,13 +87,18 @@ class Axis:
         return min(max(place, min(self.ends)), max(self.ends))
 
 
+def of_class(root: minidom.Element, tag: str, class_: str) -> list[minidom.Element]:
+    """Return the elements below another one with this tag, or any, and this class."""
+    return [shape for shape in root.getElementsByTagName(tag) if class_ in shape.getAttribute("class").split()]
+
+
 class Curves:
     """The learning curves: both axes, and lines and bands in the order of the arms."""
 
     def __init__(self, page: str) -> None:
         self.root = root = svg_of(page, "courses")
-        across, beside = (line for line in root.getElementsByTagName("line") if line.getAttribute("class") == "axis")
-        ticks = [tick for tick in root.getElementsByTagName("text") if tick.getAttribute("class") == "tick"]
+        across, beside = of_class(root, "line", "axis")
+        ticks = of_class(root, "text", "tick")
         self.across = self._axis("x", across, [tick for tick in ticks if tick.getAttribute("text-anchor") == "middle"])
         self.up = self._axis("y", beside, [tick for tick in ticks if tick.getAttribute("text-anchor") == "end"])
         self.lines = self._shapes("polyline", "line")
@@ -113,11 +114,9 @@ class Curves:
         return Axis((low, high), (first, last), ends)
 
     def _shapes(self, tag: str, class_: str) -> list[list[Place]]:
-        shapes = [
-            shape for shape in self.root.getElementsByTagName(tag) if class_ in shape.getAttribute("class").split()
-        ]
-        return [[(float(x), float(y)) for x, y in re.findall(r"([-\d.]+),([-\d.]+)", shape.getAttribute("points"))]
-                for shape in shapes]  # fmt: skip
+        points = [shape.getAttribute("points") for shape in of_class(self.root, tag, class_)]
+        pairs = [re.findall(r"([-\d.]+),([-\d.]+)", text) for text in points]
+        return [[(float(x), float(y)) for x, y in shape] for shape in pairs]
 
 
 def figure(tick: minidom.Element) -> float:
@@ -175,9 +174,8 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps, tmp_path):
     curves = Curves(page_with(tmp_path, events_of(values, metric_of("%"))))
     (line,) = curves.lines
     assert len(line) <= 201
-    assert line[-1] == pytest.approx(
-        (curves.across(steps), curves.up(0.15 + 0.5 * (steps - 1) / steps)), abs=2 * CLOSE
-    )  # fmt: skip
+    last = curves.across(steps), curves.up(0.15 + 0.5 * (steps - 1) / steps)
+    assert line[-1] == pytest.approx(last, abs=2 * CLOSE)
     assert all(later > earlier for (earlier, _), (later, _) in pairwise(line))
 
 
@@ -189,12 +187,10 @@ class SeedChart:
 
     def __init__(self, page: str, section: str) -> None:
         self.root = root = svg_of(page, section)
-        (axis,) = [line for line in root.getElementsByTagName("line") if line.getAttribute("class") == "axis"]
+        (axis,) = of_class(root, "line", "axis")
         self.start, self.end = float(axis.getAttribute("x1")), float(axis.getAttribute("x2"))
-        ticks = [tick for tick in root.getElementsByTagName("text") if tick.getAttribute("class") == "tick"]
-        self.ticks = {
-            float(typed(tick.firstChild.data)): float(tick.getAttribute("x")) for tick in ticks if tick.firstChild
-        }
+        ticks = [tick for tick in of_class(root, "text", "tick") if tick.getAttribute("class") == "tick"]
+        self.ticks = {float(typed(tick.firstChild.data)): float(tick.getAttribute("x")) for tick in ticks}
 
     def place(self, number: float) -> float:
         """Return the position of a number, found by the first and the last figure of the axis."""
@@ -203,7 +199,7 @@ class SeedChart:
         return self.ticks[low] + share * (self.ticks[high] - self.ticks[low])
 
     def marks(self) -> list[minidom.Element]:
-        return [group for group in self.root.getElementsByTagName("g") if "mark" in group.getAttribute("class").split()]
+        return of_class(self.root, "g", "mark")
 
 
 def text_of(mark: minidom.Element) -> str:
@@ -260,11 +256,9 @@ def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report)
             price = shape_of(mark, "line", "price")
             assert price.getAttribute("x1") == price.getAttribute("x2")
             assert float(price.getAttribute("x1")) == pytest.approx(drawing.place(gain.price), abs=CLOSE)
-    shapes = [
-        shape for mark in drawing.marks() for tag in ("line", "circle") for shape in mark.getElementsByTagName(tag)
-    ]
+    shapes = [shape for mark in drawing.marks() for shape in mark.getElementsByTagName("*")]
     places = [float(shape.getAttribute(x)) for shape in shapes for x in ("x1", "x2", "cx") if shape.hasAttribute(x)]
-    (zero,) = [stroke for stroke in drawing.root.getElementsByTagName("line") if stroke.getAttribute("class") == "zero"]
+    (zero,) = of_class(drawing.root, "line", "zero")
     places.append(float(zero.getAttribute("x1")))
     assert float(zero.getAttribute("x1")) == pytest.approx(drawing.place(0.0), abs=CLOSE)
     assert drawing.start < min(places), "there is room at both ends"
@@ -292,13 +286,9 @@ TRAINED = (9, Stage.TRAINING, Reason(Cause.STEP))
 def test_germination_and_training_are_one_bar(report):
     """Training begins in the next step, so a bar in between would have no length."""
     drawing, marks = lives_chart(report, GERMINATED, TRAINED, (16, Stage.BLENDING, Reason(Cause.GAIN)))
-    assert marks == [
-        (
-            "mark stage-training",
-            "early  conv: germinated at step 9, training in isolation from step 10 to step 17. by the policy",
-        ),
-        ("mark stage-blending", "early  conv: blending in from step 17 to step 40. its gain is shown"),
-    ]
+    life = "early  conv: germinated at step 9, training in isolation from step 10 to step 17. by the policy"
+    blending = "early  conv: blending in from step 17 to step 40. its gain is shown"
+    assert marks == [("mark stage-training", life), ("mark stage-blending", blending)]
     first, second = (shape_of(mark, "rect") for mark in drawing.marks())
     begins, ends = float(first.getAttribute("x")), float(first.getAttribute("x")) + float(first.getAttribute("width"))
     assert begins == pytest.approx(drawing.place(9), abs=CLOSE)
@@ -308,13 +298,10 @@ def test_germination_and_training_are_one_bar(report):
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_seed_that_never_trained_has_a_bar_of_its_own(pruned, report):
+    changes = [GERMINATED, (9, Stage.PRUNED, Reason(Cause.ROLLBACK, "too hot"))]
     marks = [("mark stage-germinated", "early  conv: germinated at step 9. by the policy")]
-    if pruned:
-        marks.append(("mark", "early  conv: pruned at step 10. rolled back: too hot"))
-    assert (
-        lives_chart(report, GERMINATED, *([(9, Stage.PRUNED, Reason(Cause.ROLLBACK, "too hot"))] if pruned else []))[1]
-        == marks
-    )
+    marks.append(("mark", "early  conv: pruned at step 10. rolled back: too hot"))
+    assert lives_chart(report, *changes[: 1 + pruned])[1] == marks[: 1 + pruned]
 
 
 def test_every_chart_has_a_description_and_every_mark_a_text(make_run):
@@ -329,9 +316,7 @@ def test_every_chart_has_a_description_and_every_mark_a_text(make_run):
         title, description = (root.getElementsByTagName(name)[0].firstChild.data for name in ("title", "desc"))
         assert root.getAttribute("aria-label").startswith(f"{title}. {description}")
         names.add(title)
-        marks = [
-            element for element in root.getElementsByTagName("*") if "mark" in element.getAttribute("class").split()
-        ]
+        marks = of_class(root, "*", "mark")
         assert marks
         assert all(mark.firstChild.tagName == "title" and mark.firstChild.firstChild.data for mark in marks)
     assert len(names) >= 5, "no two kinds of charts have the same name"

@@ -29,15 +29,18 @@ def headline_of(run: Path) -> str:
     return typed(unescape(headline))
 
 
+def section_of(run: Path, part: str, end: str = "</section>") -> str:
+    (inside,) = re.findall(rf'<section id="{part}">(.*?){end}', report_page(read_report(run)), flags=re.DOTALL)
+    return str(inside)
+
+
 def marks_of(run: Path, part: str) -> list[str]:
-    (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
-    return [typed(unescape(title)) for title in re.findall(r"<title>(.*?)</title>", inside)]
+    return [typed(unescape(title)) for title in re.findall(r"<title>(.*?)</title>", section_of(run, part))]
 
 
 def rows_of(run: Path, part: str) -> list[list[str]]:
     """Return the rows of all tables in a section."""
-    (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
-    rows = re.findall(r"<tr>\s*(<td.*?)</tr>", inside, flags=re.DOTALL)
+    rows = re.findall(r"<tr>\s*(<td.*?)</tr>", section_of(run, part), flags=re.DOTALL)
     return [[typed(unescape(cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
 
 
@@ -95,9 +98,8 @@ def test_steps_count_from_one_everywhere(make_run):
     """The event that germinates a network's second seed says step 8: that is the ninth step, where its bar begins."""
     run = make_run(environments=2, steps=40)
     marks = marks_of(run, "lives")
-    assert "test/conv in early, 72 parameters: germinated at step 9, training in isolation at step 10, " in " ".join(
-        marks
-    )
+    life = "test/conv in early, 72 parameters: germinated at step 9, training in isolation at step 10, "
+    assert life in " ".join(marks)
     assert "early  conv: germinated at step 9, training in isolation from step 10 to step 17. by the policy" in marks
     assert "early  conv: kept from step 33 to step 40. by the policy" in marks
     assert "early  conv: pruned at step 9. by the policy" in marks
@@ -137,8 +139,7 @@ def test_the_reason_for_pruning_is_shown_beside_a_seed(reason, expected, make_ru
     run = make_run(environments=1, steps=40)
     record = json.dumps(asdict(reason), separators=(",", ":"))
     change(run, "events.jsonl", r'("now":"pruned".*"reason":)\{[^}]*\}', rf"\1{record}")
-    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
-    shown = re.findall(r"<text[^>]*>([^<]+)<", forest)
+    shown = re.findall(r"<text[^>]*>([^<]+)<", section_of(run, "evidence", "<details>"))
     assert expected in shown
     assert "kept" in shown
 
@@ -149,8 +150,7 @@ def test_a_dead_run_is_called_dead_and_can_be_resumed(make_run):
     for phrase in (f"esper resume {run.name}", "the test split has not been read yet", "still living"):
         assert phrase in text
     assert "running or killed" not in text
-    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
-    assert 'class="mark living"' in forest
+    assert 'class="mark living"' in section_of(run, "evidence", "<details>")
 
 
 def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run, change):
@@ -174,10 +174,8 @@ def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run, change):
 def test_the_message_of_a_stopped_run_is_below_the_headline(make_run):
     message = 'E402 arm "grown", RNG seed 1, step 7: surge (governor.rollbacks)\n  A smaller learning rate may help.'
     run = stopped(make_run(environments=2, steps=40), "stopped", message)
-    headline = headline_of(run)
-    assert re.fullmatch(
-        r"The governor stopped the run\. \d+ % of the training is done; there is no verdict .*\.", headline
-    )
+    expected = r"The governor stopped the run\. \d+ % of the training is done; there is no verdict .*\."
+    assert re.fullmatch(expected, headline_of(run))
     assert message in text_of(run)
     assert "steps count from 0" in text_of(run)
 

@@ -191,12 +191,8 @@ def test_a_gardener_is_watched(tmp_path):
     done = Page(LivePage(run).html()).text
     for phrase in ("1 arm · 1 network · 20 steps · running", "(3 of 20 steps)"):
         assert phrase in growing
-    for phrase in (
-        "· done ·",
-        "validation loss",
-        "command python ",
-        "To reproduce these numbers, run the script again.",
-    ):
+    reproduce = "To reproduce these numbers, run the script again."
+    for phrase in ("· done ·", "validation loss", "command python ", reproduce):
         assert phrase in done
     assert "interval of the mean" not in done
 
@@ -209,9 +205,8 @@ def test_the_page_fits_the_screen_and_obeys_its_policy(run, browser):
         assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"
         page.evaluate("location = 'about:blank'")
         assert page.complaints == []
-        assert {url.split("/")[2] for url in page.requests if url != "about:blank"} == {
-            f"127.0.0.1:{server.server_port}"
-        }
+        asked = {url.split("/")[2] for url in page.requests if url != "about:blank"}
+        assert asked == {f"127.0.0.1:{server.server_port}"}
 
 
 def test_the_name_of_a_folder_is_text(make_run, tmp_path):

@@ -115,10 +115,9 @@ MISFITS: dict[str, tuple[Callable[[Tied], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_numbers_of_another_model_are_refused_and_nothing_is_changed(misfit):
+@pytest.mark.parametrize(("change", "message"), MISFITS.values(), ids=MISFITS)
+def test_numbers_of_another_model_are_refused_and_nothing_is_changed(change, message):
     model, fresh = Tied(), Tied()
-    change, message = MISFITS[misfit]
     change(model)
     before = model_state(fresh)
     with pytest.raises(GrowthError, match=rf"E334 .*\n(.*\n)*.*{message}"):

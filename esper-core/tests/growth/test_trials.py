@@ -13,9 +13,6 @@ from esper_core.growth.trials import audition
 from esper_core.leyline import BlueprintSpec, Site
 from tests.support.core_worlds import NanGradient, local_conv, out_of_patience
 
-SITE = Site("sequence", 4, (12,))
-CPU = torch.device("cpu")
-
 
 def changed(change: Callable[[Any, Tensor], Any]) -> Callable[[Site], nn.Module]:
     """Return a factory of blocks that are the identity at birth, whose outputs are then changed."""
@@ -57,7 +54,7 @@ def unbuildable(site: Site) -> nn.Module:
 
 def tried(factory: Callable[[Site], nn.Module]) -> tuple[str, str] | None:
     spec = BlueprintSpec("sequence", starts_as_identity=True)
-    problem = audition(Variety("test/x", spec, factory), SITE, CPU)
+    problem = audition(Variety("test/x", spec, factory), Site("sequence", 4, (12,)), torch.device("cpu"))
     return None if problem is None else (problem.code, problem.message)
 
 

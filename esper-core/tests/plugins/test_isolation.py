@@ -85,13 +85,10 @@ def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> N
     assert passed.value is error
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_only_ctrl_c_interrupts_and_not_what_plugin_code_raises_where_a_run_handles_the_signal():
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        for handler, is_users in ((signal.default_int_handler, True), (signal.SIG_IGN, False)):
-            signal.signal(signal.SIGINT, handler)
-            assert is_interrupt(KeyboardInterrupt()) is is_users
-            with pytest.raises(KeyboardInterrupt if is_users else PluginError), attributed_to("policy", "in act"):
-                raise KeyboardInterrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
+    for handler, is_users in ((signal.default_int_handler, True), (signal.SIG_IGN, False)):
+        signal.signal(signal.SIGINT, handler)
+        assert is_interrupt(KeyboardInterrupt()) is is_users
+        with pytest.raises(KeyboardInterrupt if is_users else PluginError), attributed_to("policy", "in act"):
+            raise KeyboardInterrupt

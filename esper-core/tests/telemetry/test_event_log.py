@@ -105,9 +105,7 @@ def test_the_checksum_is_that_of_the_file_also_when_it_is_continued(tmp_path: Pa
         file.close()
 
 
-SEED = SeedSignals(
-    "b/c", leyline.Stage.TRAINING, 0.0, 9, 1, math.nan, GradientHealth(math.inf, 0.0, 0.0, 0.0)
-)
+SEED = SeedSignals("b/c", leyline.Stage.TRAINING, 0.0, 9, 1, math.nan, GradientHealth(math.inf, 0.0, 0.0, 0.0))
 SLOT = SlotSignals("early", SlotState.OCCUPIED, 0, (SEED,))
 STEP = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, math.nan, 1.0, 0.5, 9, 9, (SLOT,)))
 EVENTS: list[Event] = [

@@ -19,7 +19,7 @@ from esper_core.settings import ComputeConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
-from tests.support.core_worlds import GERMINATE, LOUD, Falling, bad, change_recipe, make_recipe, slow, through_files
+from tests.support.core_worlds import GERMINATE, LOUD, bad, begin, change_recipe, make_recipe, slow, through_files
 
 PANIC, WARNING, ENOUGH = (Verdict(level, "an opinion") for level in (Level.PANIC, Level.WARNING, Level.ENOUGH))
 
@@ -107,21 +107,8 @@ def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "residen
         varieties={"early": (ODD, LOUD), "late": (LOUD, ODD)},
         growth=core_worlds.plain_growth(**{"embargo": 2, **growth}),
         optimizers=OptimizersConfig.model_validate({"host": host_settings, "seed": of_seeds}),
-        schedules={"host": Falling(), "seed": Falling()} if schedule else {},
+        schedules={"host": core_worlds.Falling(), "seed": core_worlds.Falling()} if schedule else {},
     )
-
-
-def begun(recipe: Recipe, seed: int = 3, scale: float | None = None) -> Pool:
-    """A pool of one environment that grows and its twin, at the beginning of a round."""
-    pool = new_pool(recipe)
-    pool.reset(2, seed)
-    for environment in pool.environments if scale is not None else ():
-        environment.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-    return pool
-
-
-def new_pool(recipe: Recipe) -> Pool:
-    return Pool(recipe, ["grown", "twin"], 1, twin="twin")
 
 
 def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opinion: Verdict = CALM) -> Any:
@@ -197,15 +184,16 @@ def assert_resumes(
     def happens(step: int) -> tuple[Callable[[ActionMask], Action], Verdict]:
         return (drawn(random), CALM) if isinstance(plan, int) else followed(plan, step)
 
-    pool, later_steps = begun(recipe, scale=scale), range(before, before + after)
+    pool, later_steps = core_worlds.begin_pool(recipe, scale=scale, interval=2), range(before, before + after)
     for step in range(before):
         play_step(pool, step, *happens(step))
     saved, draws = pool.state_dict(), random.getstate()
-    written, restored = through_files(saved), new_pool(recipe)
+    written, restored = through_files(saved), Pool(recipe, ["grown", "twin"], 1, twin="twin")
     restored.load_state_dict(written, in_round=True)
     reports = [play_step(pool, step, *happens(step)) for step in later_steps]
 
-    other = begun(recipe, seed=77)
+    other = core_worlds.begin_pool(recipe)
+    other.reset(1, 77)
     play_step(other, 0, drawn(Random(5)))
     other.load_state_dict(written, in_round=True)
     assert differences(other.state_dict(), saved) == []
@@ -361,7 +349,7 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored():
 
     varieties = (bad(), replace(bad(), id="test/unbuildable", factory=unbuildable))
     recipe = change_recipe(make_recipe(), varieties={"early": varieties})
-    environment = begun(recipe).environments[0]
+    environment = begin(recipe)
     environment.network.apply(germinate("early", "bad"), 0)
     environment.train()
     environment.garden.slots["early"].embargo, environment.garden.slots["early"].state = 0, leyline.SlotState.FREE
@@ -377,7 +365,7 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored():
 def written() -> tuple[Recipe, State]:
     """A recipe, and the state of an environment in which a seed incubates."""
     recipe = odd_recipe()
-    environment = begun(recipe).environments[0]
+    environment = core_worlds.begin_pool(recipe).environments[0]
     environment.network.apply(germinate("late", "odd"), 0)
     environment.train()
     return recipe, through_files(environment.state_dict())
@@ -410,7 +398,9 @@ DAMAGED: list[tuple[Callable[[State], State], str]] = [
 
 def test_a_damaged_state_is_refused_and_a_sound_one_can_be_loaded_after_it(written):
     recipe, state = written
-    environment = begun(recipe, seed=8).environments[0]
+    pool = core_worlds.begin_pool(recipe)
+    pool.reset(1, 8)
+    environment = pool.environments[0]
     for damage, message in DAMAGED:
         with pytest.raises(GrowthError, match=rf"E334 .*\n.*{message}"):
             environment.load_state_dict(damage(state))

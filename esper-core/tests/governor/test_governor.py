@@ -46,7 +46,8 @@ def test_snapshot_is_taken_after_an_improvement_or_enough_steps():
 def test_no_snapshot_is_taken_of_a_step_with_a_warning():
     driven = drive(Governor(settings(snapshot_steps=1)))
     heed(driven, 2.0, *[1.9] * 6)
-    heed(driven, 1.9, 1.0, opinion=Verdict(Level.WARNING, "I do not like it"))
+    decision = heed(driven, 1.9, 1.0, opinion=Verdict(Level.WARNING, "I do not like it"))
+    assert decision.act is Act.CONTINUE, "only the first warning in a row is an act"
     assert back_to(driven) == 6
 
 

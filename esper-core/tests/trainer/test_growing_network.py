@@ -23,13 +23,9 @@ from tests.support.studies import play
 
 def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept():
     """Otherwise one seed could be credited with the gain of another that was kept beside it."""
-    recipe = make_recipe(embargo=0)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
-    pool = begin_pool(
-        core_worlds.change_recipe(
-            recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.network.varieties["early"])
-        )
-    )
+    varieties = dict.fromkeys(slots, (core_worlds.LOCAL_CONV,))
+    pool = begin_pool(core_worlds.change_recipe(make_recipe(embargo=0), slots=slots, varieties=varieties))
     late = {1: replace(GERMINATE, slot="late"), 6: replace(ADVANCE, slot="late")}
     reports = play(pool, range(13), {0: GERMINATE, 3: ADVANCE, 9: FOSSILISE, **late})
     gains = [{slot.name: slot.living and slot.living.gain for slot in signals.slots} for signals, _ in reports]
@@ -286,16 +282,13 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way):
 
 def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one():
     def normed(site: leyline.Site) -> nn.Module:
-        last = core_worlds.zeroed(nn.Conv1d(site.channels, site.channels, 1))
-        return Net(
-            lambda net, hidden: hidden + net.last(net.norm(hidden)), norm=nn.BatchNorm1d(site.channels), last=last
-        )
+        norm, last = nn.BatchNorm1d(site.channels), core_worlds.zeroed(nn.Conv1d(site.channels, site.channels, 1))
+        return Net(lambda net, hidden: hidden + net.last(net.norm(hidden)), norm=norm, last=last)
 
     variety = Variety("test/local-conv", BlueprintSpec("sequence", starts_as_identity=True), normed)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("drop")}
-    environment = begin(
-        core_worlds.change_recipe(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,)))
-    )
+    varieties = dict.fromkeys(slots, (variety,))
+    environment = begin(core_worlds.change_recipe(make_recipe(batches=2), slots=slots, varieties=varieties))
     later = replace(SLOWLY, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT
     core_worlds.train_and_act(environment, SLOWLY, *later)
     (late,) = environment.garden.slots["late"].seeds

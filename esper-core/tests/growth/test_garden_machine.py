@@ -205,12 +205,8 @@ class World(LinearWorld):
 
     def __init__(self, limits: dict[str, int], growth: GrowthConfig) -> None:
         self.book = Book(limits, growth)
-        varieties = (
-            TAME,
-            WILD,
-            replace(TAME, id="test/faulty", factory=partial(faulty, built=self.book.built)),
-            Variety("test/elsewhere", BlueprintSpec("image"), Tame),
-        )
+        raising = replace(TAME, id="test/faulty", factory=partial(faulty, built=self.book.built))
+        varieties = TAME, WILD, raising, Variety("test/elsewhere", BlueprintSpec("image"), Tame)
         optimizer = OptimizerConfig(learning_rate=1e-2, clip_norm=1.0, implementation="plain")
         super().__init__(limits, varieties, optimizer, growth=growth, batches=BATCHES, ready=self.is_ready)
         self.hooks, self.modules = self.count()

@@ -90,17 +90,11 @@ class World(LinearWorld):
     def picture(self, *, values_only: bool = False) -> list[object]:
         """Return all that a transition can change; ``values_only``, for comparison with another world."""
         identity: Callable[[object], object] = (lambda seed: None) if values_only else id
-        mask = self.garden.mask()
+        mask, slots = self.garden.mask(), self.garden.slots.values()
+        seeds = [seed for slot in slots for seed in slot.seeds]
         return [
-            [
-                (slot.state, slot.embargo, [identity(seed) for seed in slot.seeds])
-                for slot in self.garden.slots.values()
-            ],
-            [
-                (seed.number, seed.stage, seed.born, seed.kept, replace(seed.alpha))
-                for slot in self.garden.slots.values()
-                for seed in slot.seeds
-            ],
+            [(slot.state, slot.embargo, [identity(seed) for seed in slot.seeds]) for slot in slots],
+            [(seed.number, seed.stage, seed.born, seed.kept, replace(seed.alpha)) for seed in seeds],
             {name: parameter.requires_grad for name, parameter in self.model.named_parameters()},
             {name: value.tolist() for name, value in self.model.state_dict().items()},
             list(self.keeper.seeds),

@@ -184,6 +184,9 @@ def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(monkey
         pool.apply([action, Action()], step)
 
 
+# --- compiled passes
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Returns a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
@@ -334,6 +337,8 @@ def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(co
     assert not [record for record in caplog.records if record.name == "esper"]
     torch.testing.assert_close(compiled_course, written, rtol=1e-3, atol=1e-4)
 
+
+# --- the layout of images in memory
 
 Flat = Callable[[Tensor], Tensor]
 

@@ -40,12 +40,14 @@ checkpoints: {every: 1}
 
 
 def found_in(run: Path) -> tuple[object, ...]:
-    """Return all that a run found: results, events without the run's name, and the numbers of its last checkpoint."""
+    """Return all that a run found: results, events without its name, numbers of its last checkpoint, and networks."""
     results = json.loads((run / "summary.json").read_text())["results"]
     events = re.sub(r'"run":"[^"]*"', "", (run / "events.jsonl").read_text())
     newest = run / "checkpoints" / (run / "latest").read_text().strip()
     numbers = {name: tensor.tolist() for name, tensor in load_file(newest / "tensors.safetensors").items()}
-    return results, events, json.loads((run / "growth.json").read_text()), repr(sorted(numbers.items()))
+    networks = [file.read_text() for file in sorted(run.glob("networks/*/growth.json"))]  # with sums of the tensors
+    assert networks
+    return results, events, json.loads((run / "growth.json").read_text()), repr(sorted(numbers.items())), networks
 
 
 def newest_in(runs: Path) -> int:

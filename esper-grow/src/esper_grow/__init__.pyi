@@ -14,6 +14,7 @@ from .gardener import (
 )
 from .network_files import (
     load as load,
+    load_best as load_best,
     save as save,
 )
 from .probes import (

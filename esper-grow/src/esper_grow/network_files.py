@@ -1,24 +1,16 @@
-"""Save and load grown networks: the architecture in growth.json, the parameters in a safetensors file.
-
-Nothing is pickled. The parameters are written first, under a name made from their checksum, then growth.json, which
-names that file and holds the checksums of both; files of an older network are deleted last. So the folder always holds
-one complete network: the older one until growth.json is replaced, and then the new one.
-"""
+"""Save and load grown networks, in folders that ``esper_run.runs.network_files`` describes, and state dicts."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as decode, save as encode
-from torch import Tensor, nn
+from safetensors.torch import load as decode
+from torch import nn
 
 from esper_core.growth import Host, Network, Variety
 from esper_core.leyline.errors import GrowthError, Problem
@@ -26,14 +18,14 @@ from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
 from esper_grow.peft_growth import GROWN_FILE, keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
-from esper_run.runs.directory import report_os_errors, write_atomically, write_json
+from esper_run.runs.network_files import JOURNAL_FILE, TENSORS_FILE, digest_of, write_network
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from esper_core.plugins import Plugins
 
-JOURNAL_FILE: Final = "growth.json"
 LAYOUT: Final = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
-_TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -49,21 +41,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
         RunFolderError: the folder cannot be written.
     """
     network = Host(model).network
-    numbers, aliases = _separate(model.state_dict())
-    folder = Path(folder)
-    with report_os_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    data = encode(numbers)
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"model-{digest[:8]}.safetensors"
-    write_atomically(folder / name, data)
-    reference = {"file": name, "sha256": digest, "aliases": aliases}
-    record = {**asdict(network), "numbers": reference}
-    write_json(folder / JOURNAL_FILE, {**record, "sha256": _digest(record)})
-    with report_os_errors(folder):
-        for path in folder.iterdir():
-            if path.name != name and _TENSORS_FILE.fullmatch(path.name.removeprefix(".").removesuffix(".part")):
-                path.unlink(missing_ok=True)
+    write_network(Path(folder), asdict(network), model.state_dict())
 
 
 def load(
@@ -104,6 +82,28 @@ def load(
     return model
 
 
+def load_best(run: str | Path, arm: str) -> nn.Module:
+    """Return the best network that an arm of ``esper run`` ended with, on the CPU: the best in validation, that is.
+
+    It builds the host of the run, with its plugins. ``load`` restores the network in a host of your own, from the run's
+    folder ``networks/ARM``.
+
+    Raises:
+        GrowthError: The run has no such network, or it does not fit.
+        ConfigError: A package of the run is missing.
+        PluginError: A plugin of the run is at fault.
+    """
+    from esper_run.app.compose import prepare  # the machinery of runs, which ``save`` and ``load`` do without
+
+    folder = Path(run) / "networks"
+    if not (folder / arm).is_dir():
+        arms = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "none"
+        message = f'{run} has no network of an arm "{arm}"'
+        raise GrowthError(Problem("E332", message, hint=f"Arms with a network: {arms}. It is saved after each round."))
+    composition = prepare(Path(run) / "config.yaml", ["device=cpu", "devices=[]", "engine=threads", "sinks=[]"])
+    return load(composition.recipe.build_host(), folder / arm, plugins=composition.resolution.plugins)
+
+
 def part_of_state(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state dict of the part with this prefix."""
     return {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
@@ -119,45 +119,13 @@ def _name_below(prefix: str, at: str) -> str | None:
     return path[len(prefix) :].removesuffix(".") if path.startswith(prefix) else None
 
 
-def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, in contiguous memory of its own, and the further names of shared ones."""
-    numbers: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    for name, value in state.items():
-        if Network.has_key(name):
-            continue
-        _refuse_unwritable(name, value)
-        same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-        if value.numel() and (original := first.setdefault(same, name)) != name:
-            aliases[name] = original
-        else:
-            numbers[name] = value.detach().to("cpu", copy=True).contiguous()
-    return numbers, aliases
-
-
-def _refuse_unwritable(name: str, value: Any) -> None:
-    """Raise GrowthError for a value that safetensors cannot store."""
-    if not isinstance(value, Tensor):
-        description = f"a {type(value).__name__}, which is not a tensor"
-    elif type(value) not in (Tensor, nn.Parameter):
-        description = f"a {type(value).__name__}, as of a quantised layer, which safetensors cannot store"
-    elif value.is_meta or value.layout is not torch.strided or value.is_quantized or value.is_complex():
-        description = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
-    else:
-        return
-    message = f'the state of this model contains "{name}", {description}'
-    hint = "Use a dense tensor of real numbers, keep it outside the state, or write the state dict with torch.save."
-    raise GrowthError(Problem("E335", message, hint=hint))
-
-
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     file = folder / JOURNAL_FILE
     network, beside = Network.parse(read_part(file, None, LAYOUT), source=str(file), beside=("sha256", "numbers"))
     reference = beside["numbers"]
-    if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
+    if not isinstance(reference, dict) or TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
         raise Network.invalid(str(file), "It does not name the file of its tensors")
-    if beside["sha256"] != _digest({**asdict(network), "numbers": reference}):
+    if beside["sha256"] != digest_of({**asdict(network), "numbers": reference}):
         raise Network.invalid(str(file), "Its checksum does not match its content")
     path = folder / reference["file"]
     data = read_part(path, tensor_bytes(), LAYOUT)
@@ -187,8 +155,3 @@ def _read_beside_adapters(model: nn.Module, folder: Path) -> tuple[Network, dict
     if network is None:
         raise Network.invalid(str(file), "It has none")
     return network, {**model.state_dict(), **grown}
-
-
-def _digest(record: Mapping[str, Any]) -> str:
-    """Return the checksum of a journal's content, independent of its layout in the file."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -30,7 +30,6 @@ from .journal import (
 )
 from .optimizer_steps import (
     MOMENTS as MOMENTS,
-    WIDTH as WIDTH,
     AdamSettings as AdamSettings,
     GradientCollector as GradientCollector,
     begun_state as begun_state,
@@ -61,7 +60,11 @@ from .seeds import (
     Seed as Seed,
     Variety as Variety,
 )
-from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
+from .serialization import (
+    decode_state as decode_state,
+    encode_state as encode_state,
+    state_mismatch as state_mismatch,
+)
 from .slots import (
     Slot as Slot,
     Slots as Slots,

@@ -384,8 +384,7 @@ class Gates:
         """Return whether a seed in training is to be blended in now without an action, because its gate is open."""
         if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
             return False
-        opinion = self.opinion(seed)
-        return opinion is not None and opinion.opens
+        return self.refusal(seed, Op.ADVANCE) is None
 
 
 def _opinion(saved: dict[str, Any] | None) -> Opinion | None:

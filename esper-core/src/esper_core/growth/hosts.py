@@ -12,6 +12,7 @@ from esper_core.growth.journal import read_network
 from esper_core.growth.prices import Prices, follow_operations
 from esper_core.growth.rebuilding import plant, rebuild, state_of
 from esper_core.growth.seeds import SeedBuilder
+from esper_core.growth.serialization import state_dict_of
 from esper_core.growth.slots import Slots, host_layers, is_grafted, observe, slots_of
 from esper_core.growth.trials import audition
 from esper_core.leyline.specs import SlotPlace
@@ -99,6 +100,7 @@ class Host:
             slot.embargo, slot.state = 0, state_of(slot, 0)
 
     split_state = staticmethod(split_state)
+    state_dict_of = staticmethod(state_dict_of)
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Run the ``with`` block in evaluation mode; restore each module's mode, and the buffers, after it."""

@@ -174,7 +174,10 @@ class Shadow(Incubation):
 
 
 class Branch(Incubation):
-    """Host and seeds together, on a copy of what trains in the host, of its buffers, and of its optimizer state."""
+    """Host and seeds together, on a copy of what trains in the host, of its buffers, and of its optimizer state.
+
+    ``host_states`` are the copies of the host's optimizers' state, by parameter, to be changed in place.
+    """
 
     lasting = True
 
@@ -206,7 +209,7 @@ class Branch(Incubation):
             for name, buffer in module.named_buffers(recurse=False)
             if type(buffer) in PLAIN
         ]
-        self._host_states = [
+        self.host_states = [
             {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}
             for state in map(self._state_of_host, keeper.owned_by_host())
         ]
@@ -238,11 +241,6 @@ class Branch(Incubation):
     def record(self, losses: Iterable[Tensor]) -> None:
         """Keep the losses of batches, on which the branch was trained elsewhere."""
         self._losses += losses
-
-    @property
-    def host_states(self) -> Sequence[dict[Any, Any]]:
-        """The branch's state of each optimizer of the host, by parameter, to be changed in place."""
-        return self._host_states
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the branch's tensors, by the identities of those of the host in whose places they are switched in."""
@@ -287,7 +285,7 @@ class Branch(Incubation):
         paths = {id(module): path for path, module in self._model.named_modules()}
         parameters = {names[id(parameter)]: other for parameter, other in self._numbers.items()}
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
-        owners = zip(self._keeper.owned_by_host(), self._host_states, strict=False)
+        owners = zip(self._keeper.owned_by_host(), self.host_states, strict=False)
         states = [[state.get(parameter) for parameter in owner.parameters] for owner, state in owners]
         branch = encode_state(
             {
@@ -315,7 +313,7 @@ class Branch(Incubation):
         self._copy_trained()
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
         states = zip(self._keeper.owned_by_host(), branch["optimizer_states"], strict=True)
-        self._host_states = [decode_optimizer_state(owner.parameters, encoded) for owner, encoded in states]
+        self.host_states = [decode_optimizer_state(owner.parameters, encoded) for owner, encoded in states]
         self._stream.load_state_dict(branch["stream"])
         self._losses = branch["losses"]
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
@@ -336,7 +334,7 @@ class Branch(Incubation):
             setattr(module, name, other)
         self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
         # An owner that was added since the branch began comes last, and the branch has no state of it.
-        self._host_states = [self._exchanged(*pair) for pair in zip(owners, self._host_states, strict=False)]
+        self.host_states = [self._exchanged(*pair) for pair in zip(owners, self.host_states, strict=False)]
 
     def _state_of_host(self, owner: OwnedParameters) -> dict[Any, Any]:
         """Return the optimizer's state of each of the host's parameters; it may have other models' beside them."""

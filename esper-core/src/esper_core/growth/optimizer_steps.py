@@ -263,9 +263,9 @@ class GradientCollector:
         """Return what was collected since the last ``take``."""
         return {"norms": list(self._norms), "scaled": self._scaled}
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from what another collector had collected; None: nothing."""
-        self._norms, self._scaled = (list(state["norms"]), state["scaled"]) if state else ([], False)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what another collector had collected."""
+        self._norms, self._scaled = list(state["norms"]), state["scaled"]
 
     def take(self) -> Tensor | None:
         """Return what was collected since the last call, as the numbers of a GradientHealth; None if nothing was."""
@@ -279,8 +279,6 @@ class GradientCollector:
         return torch.stack(
             [
                 norms_NP.square().sum(1).sqrt().mean(),
-                norms_NP.mean(),
-                norms_NP.max(),
                 (norms_NP < VANISHING_NORM).float().mean(),
                 ((norms_NP > EXPLODING_NORM) & finite_NP).float().mean(),
                 (~finite_NP).float().mean(),
@@ -297,8 +295,6 @@ def _without_overflows(norms_NP: Tensor) -> Tensor:
     return torch.stack(
         [
             norms_NP.square().sum(1).sqrt().sum() / batches,
-            norms_NP.sum() / numbers,
-            norms_NP.max(),
             ((norms_NP < VANISHING_NORM) & left_N1).sum() / numbers,
             (norms_NP > EXPLODING_NORM).sum() / numbers,
             # 0, but NaN as the numbers above where all batches overflowed.
@@ -313,7 +309,3 @@ def _norm(gradient: Tensor) -> Tensor:
     narrow = values.dtype in (torch.float16, torch.bfloat16)
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float32 if narrow else None)
     return norm.float()
-
-
-WIDTH = 6
-"""How many numbers ``take`` returns."""

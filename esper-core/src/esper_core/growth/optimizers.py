@@ -214,7 +214,7 @@ class OwnedParameters:
                 group.update(settings)
             self.optimizer.state.clear()
             self.optimizer.state.update(state_of_parameters)
-            self.gradients.load_state_dict(saved.get("gradients"))  # older checkpoints have none
+            self.gradients.load_state_dict(saved["gradients"])
         return replace(self, begun=saved["begun"])
 
     def reset_state(self) -> None:

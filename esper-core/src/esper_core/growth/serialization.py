@@ -175,12 +175,21 @@ def model_state(model: nn.Module) -> State:
     buffers = _buffers(model)
     return encode_state(
         {
-            "parameters": dict(model.named_parameters()),
+            # A tied parameter is under each of its names, as in a state dict; its numbers are stored once.
+            "parameters": dict(model.named_parameters(remove_duplicate=False)),
             "buffers": buffers,
             "passing": [name for name in buffers if name not in persistent],
             "extra": {name: module.get_extra_state() for name, module in _with_extra_state(model)},
         }
     )
+
+
+def state_dict_of(state: State) -> dict[str, Any]:
+    """Return the state dict that is in a ``model_state``."""
+    saved = decode_state(state)
+    buffers = {name: buffer for name, buffer in saved["buffers"].items() if name not in saved["passing"]}
+    extra = {f"{name}._extra_state".removeprefix("."): value for name, value in saved["extra"].items()}
+    return {**saved["parameters"], **buffers, **extra}
 
 
 def load_model_state(model: nn.Module, state: State) -> None:
@@ -202,8 +211,9 @@ def load_model_state(model: nn.Module, state: State) -> None:
 
 def _mismatch(model: nn.Module, saved: dict[str, Any]) -> str:
     """Return what does not fit. A module's own kind of buffer may appear, or change its shape, in the first pass."""
-    buffers, modules = _buffers(model), dict(model.named_modules())
-    expected = {name: form_of(tensor) for name, tensor in (*model.named_parameters(), *buffers.items())}
+    buffers, modules = _buffers(model), dict(model.named_modules(remove_duplicate=False))
+    parameters = model.named_parameters(remove_duplicate=False)
+    expected = {name: form_of(tensor) for name, tensor in (*parameters, *buffers.items())}
     expected |= {f"the extra state of {name}": "" for name, _ in _with_extra_state(model)}
     actual = {name: form_of(tensor) for kind in ("parameters", "buffers") for name, tensor in saved[kind].items()}
     actual |= {f"the extra state of {name}": "" for name in saved["extra"]}
@@ -238,13 +248,13 @@ def _buffers(model: nn.Module) -> dict[str, Tensor]:
     """Return each module's buffers by name; one that several share is under each of its names."""
     return {
         f"{path}.{name}" if path else name: buffer
-        for path, module in model.named_modules()
+        for path, module in model.named_modules(remove_duplicate=False)
         for name, buffer in module.named_buffers(recurse=False)
     }
 
 
 def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that have extra state, with their names."""
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield name, module

@@ -210,9 +210,6 @@ class GradientHealth:
     __pydantic_config__ = RECORD
     global_norm: float
     """Norm of all gradients together, averaged over batches."""
-    mean_parameter_norm: float
-    """Mean norm of single parameters, which differs from the global norm."""
-    largest_parameter_norm: float
     vanishing: float
     """Share of norms below VANISHING_NORM."""
     exploding: float

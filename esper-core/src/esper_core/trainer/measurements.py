@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -50,11 +50,11 @@ class Evaluation:
     losses: Tensor
     metric: Tensor
     evidence: Tensor
-    means: Tensor = field(init=False)
-    """(mean loss, metric)."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "means", torch.stack([self.losses.mean(), self.metric]))
+    @property
+    def means(self) -> Tensor:
+        """(mean loss, metric)."""
+        return torch.stack([self.losses.mean(), self.metric])
 
 
 def evaluate(

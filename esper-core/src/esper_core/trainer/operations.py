@@ -33,12 +33,6 @@ class OperationCount:
         self._operations = operations
         self.total: int | None = None if operations is None else 0
 
-    def continue_from(self, total: int | None) -> None:
-        """Continue from the total of a checkpoint; None, which older ones have: it stays unknown."""
-        if total is None:
-            self._operations = None
-        self.total = total
-
     def train(self, garden: Garden, examples: int) -> None:
         """Add the operations of training host, acting seeds and each incubating seed on so many examples."""
         if self._operations is None:

@@ -10,7 +10,7 @@ What is here:
     components: build one component and check what it built; hosts named by an import path.
     recipes: choose devices; build what environments have in common, task, data, host, slots and blueprints, and check
         that they fit.
-    descriptions: slots and blueprints, described for policies: parameters, operations, receptive field.
+    descriptions: slots and blueprints, described for policies: parameters and operations.
     compose: build also policies and rewards, and the study of a run.
     run: ``run`` and ``resume``, and the run directory.
     endings: the status of a run that an error ends, and where it is recorded and shown.

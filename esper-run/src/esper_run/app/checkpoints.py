@@ -1,33 +1,40 @@
 """Checkpointing: when a run writes a checkpoint, what is in it, and where a run resumes.
 
 A checkpoint is written after each round, when the run is interrupted, and after every n-th step. With ``every: auto``
-it is written as often as a small share of the run's time allows.
+it is written as often as a small share of the run's time allows. After a round the best network of each arm is written,
+too, in a folder that ``esper_grow.load`` reads.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
+from esper_core.growth import Host
 from esper_core.leyline.constants import CHECKPOINT_SHARE
-from esper_core.leyline.errors import EsperError, Interrupted, Problem, RunFolderError, one_line
+from esper_core.leyline.errors import EsperError, GrowthError, Interrupted, Problem, RunFolderError, one_line
 from esper_core.leyline.events import EpisodeFinished
 from esper_core.leyline.protocols import State
 from esper_core.telemetry import read_events
 from esper_run.runs.directory import checksum_of_start
+from esper_run.runs.network_files import write_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from esper_core.leyline.signals import Metric
     from esper_core.telemetry import Clock, EventFile
     from esper_core.trainer import StudyPosition
     from esper_run.runs.checkpoint_files import Checkpoints
 
+log = logging.getLogger("esper")
 
 FREE_TO_CHANGE: Final = frozenset(
     {
@@ -179,6 +186,8 @@ class CheckpointWriter:
 
     Attributes:
         checkpoints: The checkpoints of the run directory.
+        networks: The folder of the best networks, each in a folder that is called as its arm.
+        metric: By which the best network is chosen, on the validation split.
         events: The file of events, whose length is part of each checkpoint.
         clock: The clock of the run.
         warnings: The warnings of the run, which fill as they come.
@@ -191,6 +200,8 @@ class CheckpointWriter:
     """
 
     checkpoints: Checkpoints
+    networks: Path
+    metric: Metric
     events: EventFile
     clock: Clock
     warnings: list[str]
@@ -228,9 +239,33 @@ class CheckpointWriter:
         with self.clock.region("checkpoint"):
             self.events.sync()
             self.events.require_exists()  # "the directory is gone" says more than which file cannot be written
-            self.checkpoints.write(self.number, self._state(progress))
+            state = self._state(progress)
+            if progress.step == 0:
+                self._write_networks(progress, state.part("study").part("pool").part("environments"))
+            self.checkpoints.write(self.number, state)
         self.on_written(self.number, self.events.length)
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
+
+    def _write_networks(self, progress: StudyPosition, states: State) -> None:
+        """Write the network of each arm that is better than those of the rounds before the one that just ended.
+
+        Before the checkpoint: a run that is killed between the two repeats the round, and writes them again.
+        """
+        for environment in progress.study.pool.environments:
+            episode = max((other for other in progress.finished if other.arm == environment.arm), key=self._worth)
+            if (episode.round, episode.seed) == (environment.round, environment.seed):
+                garden = states.part(str(environment.pool_index)).part("garden")
+                folder = self.networks / environment.arm
+                figure = f"validation {self.metric.name} {episode.validation_metric:.4g}"
+                log.info("networks/%s is that of RNG seed %s, %s", environment.arm, episode.seed, figure)
+                try:
+                    write_network(folder, garden.plain["network"], Host.state_dict_of(garden.part("model")))
+                except GrowthError as error:
+                    log.warning("the network of arm %s is not saved: %s", environment.arm, error.problems[0].message)
+
+    def _worth(self, episode: EpisodeFinished) -> float:
+        value = episode.validation_metric
+        return -math.inf if math.isnan(value) else self.metric.gain(value, 0.0)
 
     def _state(self, progress: StudyPosition) -> State:
         plain: dict[str, Any] = {

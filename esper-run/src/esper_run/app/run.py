@@ -310,7 +310,10 @@ class _Session:
         checkpoints, pause = Checkpoints(self.directory.path, settings.keep), signals.raise_if_interrupted
         if number:
             checkpoints.return_to(number)
-        writer = CheckpointWriter(checkpoints, events, clock, warnings, settings.every, pause, decisive, number)
+        networks, metric = self.directory.path / "networks", self.composition.task.metric
+        writer = CheckpointWriter(
+            checkpoints, networks, metric, events, clock, warnings, settings.every, pause, decisive, number
+        )
         writer.on_written = self.on_checkpoint
         return writer
 

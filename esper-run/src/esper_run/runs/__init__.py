@@ -3,6 +3,7 @@
 What is here:
     directory: creates and locks a run directory, and writes its files atomically.
     checkpoint_files: writes, finds and restores the state of a run.
+    network_files: writes a network to a folder.
     records: reads run directories: ``load_run``, the list of runs, hints for unfinished runs.
     uploads: copies a run to its store while it trains.
     findings: what a finished run found in one sentence, and what to do next.

@@ -3,6 +3,7 @@
 manifest.json        id, status, command line, times, exit code, process, seeds, machine and plugins; in the end the
                      SHA-256 of the next two files
 growth.json          what grew in each network
+networks/            the best network of each arm, in validation (see ``runs.network_files``)
 summary.json         the results, and the length and SHA-256 of events.jsonl
 config.yaml          the resolved configuration, which can be run as it is
 config.source.yaml   the configuration file as it was written           overrides.txt   the values of --set

@@ -86,21 +86,25 @@ def load_best(run: str | Path, arm: str) -> nn.Module:
     """Return the best network that an arm of ``esper run`` ended with, on the CPU: the best in validation, that is.
 
     It builds the host of the run, with its plugins. ``load`` restores the network in a host of your own, from the run's
-    folder ``networks/ARM``.
+    folder ``networks/ARM``. The run is named as for ``esper_run.load_run``: by its folder, its id below ``runs``, the
+    words of its id, or the URL of a stored run.
 
     Raises:
+        RunFolderError: There is no such run.
         GrowthError: The run has no such network, or it does not fit.
         ConfigError: A package of the run is missing.
         PluginError: A plugin of the run is at fault.
     """
+    from esper_run import load_run
     from esper_run.app.compose import prepare  # the machinery of runs, which ``save`` and ``load`` do without
 
-    folder = Path(run) / "networks"
+    path = load_run(run).path
+    folder = path / "networks"
     if not (folder / arm).is_dir():
         arms = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "none"
-        message = f'{run} has no network of an arm "{arm}"'
+        message = f'{path} has no network of an arm "{arm}"'
         raise GrowthError(Problem("E332", message, hint=f"Arms with a network: {arms}. It is saved after each round."))
-    composition = prepare(Path(run) / "config.yaml", ["device=cpu", "devices=[]", "engine=threads", "sinks=[]"])
+    composition = prepare(path / "config.yaml", ["device=cpu", "devices=[]", "engine=threads", "sinks=[]"])
     return load(composition.recipe.build_host(), folder / arm, plugins=composition.resolution.plugins)
 
 

@@ -267,7 +267,7 @@ def print_outcome(outcome: Outcome) -> None:
     elif "report" not in Extension.find("esper.commands", "command"):
         print_line(printable(f"For a report:  pip install 'esper-run[watch]'  and then  esper report {outcome.named}"))
     if (outcome.path / "networks").is_dir():
-        print_wrapped(printable(f"Networks: {outcome.named / 'networks'}, of each arm the best in validation"))
+        print_wrapped(printable(f"Networks: {outcome.named / 'networks'}, the best of each arm in validation"))
     print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
 
 

@@ -69,9 +69,8 @@ def test_the_index_has_an_exit_code_for_every_error_except_the_warnings():
 def test_only_these_pages_show_copied_output(answers):
     copying = set()
     for page in PAGES:
-        kinds = [
-            (block["kind"], answers.NAMED.match(block["body"])) for block in answers.BLOCK.finditer(page.read_text())
-        ]
+        blocks = answers.BLOCK.finditer(page.read_text())
+        kinds = [(block["kind"], answers.NAMED.match(block["body"])) for block in blocks]
         shown = sum(kind == "text" for kind, _ in kinds)
         copying |= {page.stem} if shown > sum(kind == "python" and not named for kind, named in kinds) else set()
     assert copying == set(COPIED)

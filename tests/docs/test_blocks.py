@@ -23,12 +23,12 @@ import yaml
 
 from esper_run import cli
 from tests.docs import test_answers as errors, test_commands as commands, test_how_to as how_to
+from tests.support.fixtures import SitePackages
 
 ROOT = Path(__file__).parents[2]
 ESPER = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?esper ")
-BLOCK = re.compile(
-    r"^(?P<in> *)(?P<fence>```+|~~~+) *(?P<kind>[^\n]*)\n(?P<body>.*?)^(?P=in)(?P=fence) *$", re.S | re.M
-)
+FENCE = r"(?P<in> *)(?P<fence>```+|~~~+)"
+BLOCK = re.compile(rf"^{FENCE} *(?P<kind>[^\n]*)\n(?P<body>.*?)^(?P=in)(?P=fence) *$", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"^ {4}(?:\$ )?((?:\.venv/bin/)?(?:esper|python|pytest|pip|make) \S.*)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:python -m|pytest|pip install|make) [^`]+)`")
 FROM_THE_CODE = re.compile(r"<!-- from the code: .*?<!-- end -->", re.DOTALL)
@@ -54,12 +54,8 @@ HELD = {
 }
 """Blocks with a test of their own, by page and by words in them; the test searches for the same words."""
 
-REST = {
-    "task": "stripes",
-    "host": "pointwise-mlp",
-    "slots": {"early": {"blueprints": ["conv_light"]}},
-    "policy": "static",
-}
+REST = {"task": "stripes", "host": "pointwise-mlp", "slots": {"early": {"blueprints": ["conv_light"]}}}
+REST |= {"policy": "static"}
 """The required keys of a run, added to a block that is a part of a configuration."""
 
 SURROUNDINGS = {
@@ -162,12 +158,8 @@ def announced(package: Path, folder: Path) -> Iterator[None]:
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if package.parent.name == "examples" else {}
     with pytest.MonkeyPatch.context() as patch:
         for group, points in project.get("entry-points", {}).items():
-            metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-            metadata.mkdir()
-            header = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-            (metadata / "METADATA").write_text(header, encoding="utf-8")
             lines = [f"[{group}]", *(f"{name} = {module}" for name, module in points.items()), ""]
-            (metadata / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+            SitePackages(folder).metadata(project["name"], "\n".join(lines), version=project["version"])
             patch.syspath_prepend(str(folder))
             patch.syspath_prepend(str(package / "src"))
         yield
@@ -257,11 +249,8 @@ def runs(block: Block) -> None:
 
 
 LEFT = [block for page in PAGES for block in left(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))]
-INLINES = {
-    " ".join(command.split()): page.parent
-    for page in PAGES
-    for command in INLINE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
-}
+TEXTS = {page: BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES}
+INLINES = {" ".join(command.split()): page.parent for page in PAGES for command in INLINE.findall(TEXTS[page])}
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in LEFT}))
@@ -277,5 +266,5 @@ def test_commands_in_lines_of_text_can_be_typed():
 
 
 def test_a_command_is_in_a_block_marked_as_commands():
-    indented = {page.name: INDENTED.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
+    indented = {page.name: INDENTED.findall(text) for page, text in TEXTS.items()}
     assert {name: matches for name, matches in indented.items() if matches} == {}

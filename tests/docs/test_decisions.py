@@ -5,9 +5,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "decisions"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("[0-9]*.md"))}
-STATUS = re.compile(
-    r"^# (?P<title>\d{4} .+)\n\nStatus: (?P<status>accepted|superseded by \[\d{4}\]\([\w.-]+\))", re.MULTILINE
-)
+STATUS = re.compile(r"# (?P<title>\d{4} .+)\n\nStatus: (?P<status>accepted|superseded by \[\d{4}\]\([\w.-]+\))")
 
 
 def test_each_decision_has_a_status_and_is_listed_with_it() -> None:

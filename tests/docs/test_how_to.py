@@ -32,10 +32,8 @@ from esper_run import cli
 from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
-MEMBERS = (
-    *("esper-core", "esper-run", "esper-testing"),
-    *("esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks"),
-)
+MEMBERS = [f"esper-{name}" for name in ("core", "run", "testing", "blueprints", "policies", "rewards", "tasks")]
+CAPTURED = {"capture_output": True, "text": True, "check": False}
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"# (?P<path>[\w./-]+\.(?:py|yaml))\n")
 STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
@@ -48,19 +46,15 @@ SHARE = 0.05
 """Largest relative difference of a mean number of parameters between machines."""
 # Commands of the page, and what runs in their place: the same without a network. The environment has neither pip nor
 # the programs of third-party packages, so their modules are started.
+INSTALL = 'pip install --editable ".[test]"'
 OFFLINE = {
-    'pip install --editable ".[test]"': (
-        "{pip} install --quiet --no-deps --no-index --no-build-isolation --editable ."
-    ),
-    "pip wheel --no-deps --wheel-dir dist .": (
-        "{pip} wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir dist ."
-    ),
+    INSTALL: "{pip} install {offline} --editable .",
+    "pip wheel --no-deps --wheel-dir dist .": "{pip} wheel {offline} --wheel-dir dist .",
     "pytest -k found": "{python} -m pytest -q -p no:cacheprovider -k found",
-    "pip install CHECKOUT/examples/esper-blueprints-extra": (
-        "{pip} install --quiet --no-deps --no-index --no-build-isolation "
-        + str(ROOT / "examples/esper-blueprints-extra")
-    ),
+    "pip install CHECKOUT/examples/esper-blueprints-extra": "{pip} install {offline} {extra}",
 }
+EXTRA = ROOT / "examples" / "esper-blueprints-extra"
+OPTIONS = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
 
 
 @dataclass
@@ -95,10 +89,11 @@ class Reader:
     def run(self, command: str) -> tuple[int, str]:
         """Return the exit status of a command in the folder, and its output."""
         pip = f"{sys.executable} -m pip --disable-pip-version-check --python {self.python}"
-        run = OFFLINE[command].format(pip=pip, python=self.python) if command in OFFLINE else command
+        names = {"pip": pip, "python": self.python, "offline": " ".join(OPTIONS), "extra": EXTRA}
+        run = OFFLINE[command].format(**names) if command in OFFLINE else command
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "ESPER"))}
         kept["PATH"] = f"{Path(self.python).parent}{os.pathsep}{kept['PATH']}"
-        done = subprocess.run(run, shell=True, cwd=self.folder, env=kept, capture_output=True, text=True, check=False)
+        done = subprocess.run(run, shell=True, cwd=self.folder, env=kept, **CAPTURED)
         return done.returncode, done.stdout + done.stderr
 
 
@@ -173,9 +168,8 @@ def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda 
 
 def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool:
     """Return whether the line has no figures, or was printed with the same ones, perhaps within another line."""
-    words = re.sub(r"\d+(?:\\\.\d+)?", r"\\d+(?:\\.\\d+)?", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(
-        r"\ ", "[ \t]+"
-    )
+    words = re.escape(re.sub(r"[ \t]+", " ", shown)).replace(r"\ ", "[ \t]+")
+    words = re.sub(r"\d+(?:\\\.\d+)?", r"\\d+(?:\\.\\d+)?", words)
     return not figures(shown) or any(same(shown, match[0]) for match in re.finditer(words, printed))
 
 
@@ -188,7 +182,6 @@ def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp
 
 
 PAGES = ROOT / "docs" / "guides"
-INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 # Pages with a test of their own: they need a browser, a Ctrl-C, a package, two minutes of training, other libraries, a
 # store, or a cluster.
@@ -244,9 +237,7 @@ class Quick(Reader):
         module = [sys.executable, "-m", program, *(["-p", "no:cacheprovider"] if program == "pytest" else [])]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "ESPER"))}
         kept |= {"PYTHONPATH": os.pathsep.join(self.installed), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [*module, *arguments], cwd=self.folder, env=kept, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*module, *arguments], cwd=self.folder, env=kept, **CAPTURED)
         return done.returncode, done.stdout + done.stderr
 
     def in_here(self, act) -> tuple[int, str]:
@@ -266,13 +257,9 @@ class Quick(Reader):
     def install(self) -> None:
         """Install the package of the folder beside the test environment."""
         target = self.folder.parent / "installed"
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-        subprocess.run(
-            [*pip, "--no-index", "--no-build-isolation", "--target", str(target), "--editable", "."],
-            cwd=self.folder,
-            check=True,
-            capture_output=True,
-        )
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *OPTIONS]
+        command = [*pip, "--target", str(target), "--editable", "."]
+        subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
         before = set(sys.path)
         site.addsitedir(str(target))
         self.installed = [path for path in sys.path if path not in before]

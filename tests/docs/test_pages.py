@@ -101,9 +101,7 @@ def test_its_commands_run_and_keep_what_it_says(name, tmp_path, monkeypatch):
     example = gallery.EXAMPLES[name]
     few = "" if example.command.startswith("python") else " --set environments=2"
     result = gallery.result_of(gallery.run(example._replace(command=example.command + few), tmp_path / "runs"))
-    kept, shown = (
-        set(re.findall(r"× (\w+)", example_result["found"][-1])) for example_result in (result, gallery.load(name))
-    )
+    kept, shown = (set(re.findall(r"× (\w+)", record["found"][-1])) for record in (result, gallery.load(name)))
     assert kept >= shown
     assert bool(kept) == bool(shown)
     assert gallery.history_of(result).share_done == 1.0
@@ -121,9 +119,8 @@ def test_the_page_works_as_it_is_written(reader):
 
 def test_every_column_is_on_the_page_once_and_in_order():
     parts = generate.columns().split("### ")[1:]
-    for part, names in zip(
-        parts, (observations.GLOBAL_COLUMNS, observations.SLOT_COLUMNS, observations.CANDIDATE_COLUMNS), strict=True
-    ):
+    columns_of = observations.GLOBAL_COLUMNS, observations.SLOT_COLUMNS, observations.CANDIDATE_COLUMNS
+    for part, names in zip(parts, columns_of, strict=True):
         cells = [line.split(" | ") for line in part.splitlines() if line.startswith("| ") and "---" not in line][1:]
         shown = [name.strip("`") for columns, _ in cells for name in columns.removeprefix("| ").split()]
         assert tuple(shown) == names
@@ -147,7 +144,7 @@ def test_a_known_host_is_probed_right(case: tuple[str, str]) -> None:
     assert probe["holds"], probes.line(probe)
 
 
-API = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
+API = DOCS / "reference" / "python-api.md"
 LISTED = re.findall(r"^::: ([\w.]+)\.(\w+)$", API.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
@@ -165,12 +162,8 @@ def test_names_are_listed_once_and_those_of_the_core_are_public():
 
 def test_every_listed_name_exists():
     """Except those that need another library, which the build of the pages resolves."""
-    missing = [
-        name
-        for module, name in LISTED
-        if "integrations" not in module and not hasattr(importlib.import_module(module), name)
-    ]
-    assert missing == []
+    listed = [(module, name) for module, name in LISTED if "integrations" not in module]
+    assert [name for module, name in listed if not hasattr(importlib.import_module(module), name)] == []
 
 
 @pytest.mark.parametrize("guide", sorted((DOCS / "guides").glob("*.md")), ids=lambda guide: guide.stem)
@@ -179,7 +172,7 @@ def test_a_guide_begins_with_what_to_install(guide):
     assert any("pip install" in line and "esper-" in line for line in top)
 
 
-TABLES = Path(__file__).parents[2] / "docs" / "guides" / "use-a-notebook.md"
+TABLES = DOCS / "guides" / "use-a-notebook.md"
 
 
 def seed_columns() -> list[str]:
@@ -199,10 +192,8 @@ def test_the_page_names_every_column(title, columns):
 
 def test_the_page_shows_the_examples():
     page = (ROOT / "docs" / "guides" / "grow-in-a-trainer.md").read_text(encoding="utf-8")
-    files = [
-        ROOT / "examples" / "integrations" / f"grow_in_{name}.py"
-        for name in ("lightning", "transformers", "accelerate")
-    ]
+    names = ("lightning", "transformers", "accelerate")
+    files = [ROOT / "examples" / "integrations" / f"grow_in_{name}.py" for name in names]
     assert re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) == [file.read_text() for file in files]
 
 
@@ -219,15 +210,14 @@ def test_a_file_or_a_module_that_a_page_names_is_there(page):
     assert [module for module in MODULE.findall(text) if importlib.util.find_spec(module) is None] == []
 
 
-RESUMING = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"
+RESUMING = DOCS / "guides" / "resume-a-run.md"
 RUN_ID = re.compile(r"\d{8}-\d{6}-\w+-\w+")
 
 
 def shown() -> list[str]:
     """Return the lines of the page between Ctrl-C and the next command."""
-    (block,) = re.findall(
-        r"^```console\n(.*?)^```", RESUMING.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    page = RESUMING.read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```console\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     _, _, after = block.partition("^C\n")
     output, _, _ = after.partition("$ ")
     return output.splitlines()

@@ -16,9 +16,8 @@ def test_the_tutorial_on_adapters_ends_with_a_saved_folder_of_few_parameters(tmp
         pytest.importorskip(package)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "tutorial.py").write_text("\n".join(blocks), encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, "tutorial.py"], cwd=tmp_path, capture_output=True, text=True, timeout=3600, check=False
-    )
+    captured = {"capture_output": True, "text": True, "check": False}
+    ran = subprocess.run([sys.executable, "tutorial.py"], cwd=tmp_path, timeout=3600, **captured)
     assert ran.returncode == 0, ran.stderr[-2000:]
     printed = re.search(r"loss on the test: ([\d.]+), ([\d,]+) parameters in (\d+) adapters", ran.stdout)
     assert printed is not None, ran.stdout[-2000:]

@@ -37,9 +37,8 @@ def fresh(tmp_path: Path) -> Path:
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``make …`` in the copy, without a package index: all requirements are available locally."""
     make_variables = ("PYTHON", "PYTEST", "ESPER", "MAKE", "MFLAGS")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(make_variables)} | {
-        "PIP_NO_INDEX": "1"
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(make_variables)}
+    kept["PIP_NO_INDEX"] = "1"
     return subprocess.run(["make", *arguments], cwd=folder, env=kept, capture_output=True, text=True, check=False)
 
 
@@ -65,11 +64,9 @@ def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_m
     (report,) = fresh.glob("runs/*/report.html")
     assert f"Report: {report.relative_to(fresh)}" in done.stdout
     assert "heuristic" in report.read_text(encoding="utf-8")
-    imported_from = subprocess.run(
-        [fresh / ".venv" / "bin" / "python", "-c", "import esper_core; print(esper_core.__file__)"],
-        cwd=fresh, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert imported_from.startswith(f"{fresh}/"), "what ran is the copy"
+    where = [fresh / ".venv" / "bin" / "python", "-c", "import esper_core; print(esper_core.__file__)"]
+    imported = subprocess.run(where, cwd=fresh, capture_output=True, text=True, check=True)
+    assert imported.stdout.startswith(f"{fresh}/"), "what ran is the copy"
     assert took < FIVE_MINUTES, "of a single core"
 
 

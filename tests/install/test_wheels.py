@@ -5,10 +5,11 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from configparser import ConfigParser
-from email.parser import Parser
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import wheel_metadata
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = {
@@ -70,11 +71,10 @@ def test_a_wheel_says_what_it_is_and_carries_its_entry_points(wheels: dict[str, 
     if scripts := project.get("scripts"):
         declared["console_scripts"] = scripts
     assert entry_points(wheels[member]) == declared
+    metadata = wheel_metadata(wheels[member])
     with zipfile.ZipFile(wheels[member]) as archive:
-        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        metadata = Parser().parsestr(archive.read(name).decode())
-        license_text = archive.read(name.replace("METADATA", "licenses/LICENSE"))
-    assert license_text == (ROOT / "LICENSE").read_bytes()
+        (license_file,) = (name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
+        assert archive.read(license_file) == (ROOT / "LICENSE").read_bytes()
     assert metadata["License-Expression"] == "Apache-2.0"
     assert all(metadata[key] for key in ("Author", "Keywords", "Summary"))
     urls = {url.partition(",")[0] for url in metadata.get_all("Project-URL")}
@@ -90,9 +90,7 @@ def test_a_member_can_be_imported_whole_with_what_it_requires(installed_product:
     lacking = json.loads(environment.evaluate(IMPORT_WHOLE.format(package=member.replace("-", "_"))))
     assert lacking == NEEDS_EXTRA.get(member, [])
     environment.evaluate(f"import {member.replace('-', '_')} as whole; [getattr(whole, name) for name in dir(whole)]")
-    environment.evaluate(
-        f"from importlib.metadata import distribution as d; [p.load() for p in d('{member}').entry_points]"
-    )
+    environment.evaluate(f"import importlib.metadata as m; [p.load() for p in m.distribution('{member}').entry_points]")
     plugins = PROJECTS[member].get("entry-points", {}).get("esper.plugins", {})
     listed = dict(json.loads(environment.evaluate(LOAD_PLUGINS)))
     assert set(listed.values()) <= {"active"}

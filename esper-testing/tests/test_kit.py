@@ -210,9 +210,7 @@ def test_the_fixture_loads_only_the_given_plugins(esper_plugins, module):
     assert (record.id, record.package) == ("named", "mine")
 
 
-def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
-    esper_tiny_host, esper_events, esper_run, esper_cli
-):
+def test_the_fixtures_give_a_host_events_a_run_and_a_command(esper_tiny_host, esper_events, esper_run, esper_cli):
     import torch
 
     host = esper_tiny_host("image")
@@ -243,9 +241,7 @@ def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
     [(GOOD_REWARD, 0), (BAD_REWARD, 3), ("raise KeyError('\\x1b[31m')", 3), (None, 2)],
     ids=["conforming", "not conforming", "broken", "missing"],
 )
-def test_the_commands_without_esper_run_print_and_end_as_those_of_esper(
-    tmp_path, monkeypatch, esper_cli, source, status
-):
+def test_the_commands_without_esper_run_act_as_those_of_esper(tmp_path, monkeypatch, esper_cli, source, status):
     file = tmp_path / "lone_probe.py"
     if source is not None:
         file.write_text(source)

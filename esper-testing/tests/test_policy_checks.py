@@ -227,12 +227,6 @@ GivesItsWeightAway = counting(
 )
 
 
-def failed(factory):
-    """Return the messages of the checks that fail with two slots."""
-    results = run_checks(check for check in policy_checks(factory) if check.case == "2 slots")
-    return {result.check.partition("[")[0]: result.message for result in results if not result.ok}
-
-
 def result_of(factory, name):
     (result,) = run_checks(check for check in policy_checks(factory) if (check.name, check.case) == (name, "2 slots"))
     return result
@@ -266,7 +260,8 @@ FOLLOWS = {
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
-    messages = failed(factory)
+    results = run_checks(check for check in policy_checks(factory) if check.case == "2 slots")
+    messages = {result.check.partition("[")[0]: result.message for result in results if not result.ok}
     assert says in messages.pop(check)
     assert set(messages) <= FOLLOWS.get(factory, set())
 

@@ -122,10 +122,6 @@ BESIDE = {
 }
 
 
-def failed(factory):
-    return {result.check.partition("[")[0]: result.message for result in check_reward(factory) if not result.ok}
-
-
 def test_a_reward_without_a_fault_passes_every_check():
     results = check_reward(Right)
     assert {result.status for result in results} == {"passed"}
@@ -153,7 +149,7 @@ def test_a_reward_without_a_fault_passes_every_check():
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
-    messages = failed(factory)
+    messages = {result.check.partition("[")[0]: result.message for result in check_reward(factory) if not result.ok}
     assert says in messages.pop(check)
     assert set(messages) <= BESIDE.get(factory, set())
 

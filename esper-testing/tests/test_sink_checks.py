@@ -80,10 +80,6 @@ class SaysThatItIsClosed(Right):
             raise ValueError("I/O operation on closed file")
 
 
-def failed(factory):
-    return {result.check: result.message for result in check_sink(factory) if not result.ok}
-
-
 def test_a_sink_without_a_fault_passes_every_check():
     assert {result.status for result in check_sink(Right)} == {"passed"}
 
@@ -101,6 +97,6 @@ def test_a_sink_without_a_fault_passes_every_check():
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
-    messages = failed(factory)
+    messages = {result.check: result.message for result in check_sink(factory) if not result.ok}
     assert list(messages) == [check] or factory is DoesNotKnowSeedLost, messages
     assert says in messages[check]

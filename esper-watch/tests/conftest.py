@@ -11,19 +11,7 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import (
-    Cause,
-    Evidence,
-    Finding,
-    Gain,
-    Metric,
-    Opinion,
-    Reason,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-    Stage,
-)
+from esper_core.leyline import Cause, Evidence, Finding, Gain, Metric, Opinion, Reason, SlotState, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
     Event,
@@ -34,7 +22,7 @@ from esper_core.leyline.events import (
     StepFinished,
     UpdateFinished,
 )
-from esper_core.leyline.lifecycle import SlotState
+from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.telemetry import encode
 from esper_testing.pytest_plugin import Answer
 from esper_watch.report import write_report

@@ -53,10 +53,7 @@ def host(layer: nn.Module, **more: Any) -> Host:
 
 
 def grow(
-    model: nn.Module,
-    block: Callable[[Site], nn.Module] = Adapter,
-    blend: Blend = Blend.ADD,
-    spec: BlueprintSpec = SPEC,
+    model: nn.Module, block: Callable[[Site], nn.Module] = Adapter, blend: Blend = Blend.ADD, spec: BlueprintSpec = SPEC
 ) -> Seed:
     """Put a fossil with random weights into the slot."""
     number = len(slots_of(model).named("here").seeds)

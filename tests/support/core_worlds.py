@@ -14,31 +14,9 @@ from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from esper_core.growth import (
-    Garden,
-    OptimizerKeeper,
-    OptimizerSettings,
-    Seed,
-    Variety,
-    graft,
-    host_parameters,
-    slots_of,
-)
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    BlueprintSpec,
-    Metric,
-    Observation,
-    Op,
-    Signals,
-    Site,
-    SlotPlace,
-    Split,
-    Stage,
-    State,
-)
+from esper_core import BlueprintSpec, Site, SlotPlace, graft
+from esper_core.growth import Garden, OptimizerKeeper, OptimizerSettings, Seed, Variety, host_parameters, slots_of
+from esper_core.leyline import WAIT, Action, ActionMask, Metric, Observation, Op, Signals, Split, Stage, State
 from esper_core.leyline.protocols import Rollout
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe

@@ -16,22 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline import (
-    ActionMask,
-    ActionSpace,
-    Learner,
-    Observation,
-    Op,
-    RewardBreakdown,
-    Rollout,
-    SeedSignals,
-    Signals,
-    SlotSignals,
-    SlotState,
-    Stage,
-    Trajectory,
-    Turn,
-)
+from esper_core.leyline import ActionMask, ActionSpace, Observation, Op, RewardBreakdown, SlotState, Stage
+from esper_core.leyline.protocols import Learner, Rollout, Trajectory, Turn
+from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.leyline.specs import Candidate, SlotDescription
 
 if TYPE_CHECKING:

@@ -304,33 +304,6 @@ def curves_chart(
     )
 
 
-def curves_by_round(history: History, metric: Metric) -> Chart | None:
-    """Chart the mean test metric round by round, or return None if only one round has finished episodes."""
-    styles = arm_styles(history.arms)
-    values: dict[str, dict[int, list[float]]] = {}
-    for episode in history.episodes:
-        if episode.arm in styles and is_usable(episode.test_metric):
-            values.setdefault(episode.arm, {}).setdefault(episode.round, []).append(episode.test_metric)
-    curves = [
-        (arm, styles[arm], [(at, fmean(metrics)) for at, metrics in sorted(rounds.items())])
-        for arm, rounds in values.items()
-    ]
-    points = [point for _, _, line in curves for point in line]
-    if len({at for at, _ in points}) < 2:
-        return None
-    x = scale_around([at for at, _ in points], start=PLOT_LEFT, end=WIDTH - RIGHT, room=0.02)
-    y = scale_around([mean for _, mean in points], start=BOTTOM, end=TOP)
-    return Chart(
-        "curves_by_round",
-        "Round by round",
-        "Means on the test split at the end of each round.",
-        BOTTOM + AXIS_HEIGHT,
-        {"metric": metric, "curves": curves},
-        x=Axis(x, BOTTOM, TOP, lambda at: f"{at:g}", "round"),
-        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda value: format_tick(metric, value)),
-    )
-
-
 # --- seeds
 
 

@@ -140,7 +140,6 @@ def curves(report: Report) -> Section | None:
             for arm, points in drawn.items()
             if points[-1].n < points[0].n or points[-1].at < longest
         ),
-        "by_round": figures.curves_by_round(history, metric),
     }
     return Section("courses", "Learning curves", "curves", data)
 

@@ -1,4 +1,4 @@
-"""Reports: write a run as one HTML page that fetches nothing, or as one SVG picture.
+"""Reports: write a run as one HTML page that fetches nothing.
 
 Names in a run come from plugins and files of third parties: the templates escape every value, without exception.
 """
@@ -15,6 +15,7 @@ from esper_core import EsperError
 from esper_core.leyline import Problem
 from esper_core.leyline.files import read_start
 from esper_run import load_run
+from esper_run.runs.directory import write_atomically
 from esper_run.runs.records import changed_events
 from esper_watch.history import UNFINISHED, read_history
 from esper_watch.pages import render
@@ -98,27 +99,13 @@ def write_report(run: Path, to: Path | None = None) -> Path:
     Raises:
         EsperError: E420 if there is no run, E410 if the report cannot be written.
     """
-    path, hint = run / REPORT if to is None else to, "Choose another file:  esper report RUN --out FILE"
-    follow = to is not None
+    path, follow = (run / REPORT, False) if to is None else (to, True)
     if follow or not path.is_symlink():
         if path.is_dir():
             message = f"cannot write {path}: it is a folder"
             raise EsperError(Problem("E410", message, hint=f"Name a file in it:  {path / REPORT}"))
         if path.exists() and not path.is_file():
+            hint = "Choose another file:  esper report RUN --out FILE"
             raise EsperError(Problem("E410", f"cannot write {path}: it is a device or a pipe, not a file", hint=hint))
-    write_atomically(path.resolve() if follow else path, report_page(read_report(run)), hint)
+    write_atomically(path.resolve() if follow else path, report_page(read_report(run)))
     return path
-
-
-def write_atomically(path: Path, text: str, hint: str) -> None:
-    """Write a file in one step, so that no reader sees half of it. Raises EsperError E410 if it cannot be written."""
-    temporary = path.with_name(f".{os.getpid()}.part")
-    try:
-        try:
-            with temporary.open("x", encoding="utf-8") as file:  # a link in its place is not followed
-                file.write(text)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise EsperError(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint)) from error

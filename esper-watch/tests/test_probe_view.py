@@ -42,7 +42,7 @@ def test_a_page_shows_more_than_a_notebook() -> None:
     assert page.startswith("<!doctype html>")
     assert (picture.count("<tr>"), page.count("<tr>")) == (2 + NOTEBOOK_ROWS, 4 + NOTEBOOK_ROWS)
     assert "… and 2 more candidates." in picture
-    assert "<polyline" in page
+    assert "<p>stem: sequence (8, 40)</p>" in page
     assert "the stroke is the price" in page
     assert "--paper" in page, "the style of a report"
     assert "undecided" in probe_html({**result, "verdict": "undecided", "rows": []})

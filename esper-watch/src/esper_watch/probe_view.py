@@ -26,9 +26,6 @@ WIDTH: Final = 220
 NOTEBOOK_ROWS: Final = 12
 """Candidates that a notebook shows."""
 
-CURVE: Final = (480.0, 120.0)
-"""Width and height of the host's curve."""
-
 
 def probe_html(result: Json) -> str:
     """Return a probe as HTML with inline styles only: the verdict, and the first candidates with their gains drawn."""
@@ -37,17 +34,13 @@ def probe_html(result: Json) -> str:
 
 
 def probe_page(result: Json) -> str:
-    """Return a probe as one HTML page: all candidates, what failed, the host's curve, and how to read them."""
-    points = [(step, loss) for step, loss in result["curve"] if loss is not None]
+    """Return a probe as one HTML page: all candidates, what failed, the slots, and how to read them."""
     return render(
         "probe_page.html",
         **_drawn(result["rows"]),
         failed=[(failure["slot"], short_name(failure["blueprint"]), failure["what"]) for failure in result["failed"]],
         slots=list(result["slots"].items()),
         remarks=result["remarks"],
-        curve=_curve(points),
-        ends=points[:1] + points[-1:],
-        size=CURVE,
         version=__version__,
         **_head(result),
     )
@@ -115,12 +108,3 @@ def _remarks(result: Json) -> Iterator[str]:
         yield f"… and {plural(more, 'more candidate')}."
     for failure in result["failed"]:
         yield f"{short_name(failure['blueprint'])} in {failure['slot']} failed: the seed {failure['what']}"
-
-
-def _curve(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Return the host's curve as positions; none for fewer than two points."""
-    if len(points) < 2:
-        return []
-    across = scale_around([step for step, _ in points], start=4, end=CURVE[0] - 4, room=0.0)
-    up = scale_around([loss for _, loss in points], start=CURVE[1] - 4, end=4)
-    return [(across(step), up(loss)) for step, loss in points]

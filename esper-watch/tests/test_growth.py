@@ -117,7 +117,7 @@ def test_without_a_script_the_last_step_is_shown(report):
 
 
 def look(step: int, mean: float) -> Look:
-    return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656, opens=mean - 0.03 > 0.0656)
+    return Look(step, 0.0, mean, mean - 0.03, mean + 0.03, 0.0656, opens=mean - 0.03 > 0.0656)
 
 
 def test_a_gate_chart_says_from_when_the_gate_was_open():

@@ -62,11 +62,6 @@ class ComparedRuns:
     warnings: Sequence[str]
 
     @property
-    def labels(self) -> list[str]:
-        """What the runs are called."""
-        return _labels(self.runs)
-
-    @property
     def left_out(self) -> int:
         """Number of pairs of arms that are not compared."""
         return math.comb(len(self.arms), 2) - len(self.comparisons)

@@ -262,13 +262,6 @@ def latest_curves(history: History, metric: Metric) -> dict[str, list[Point]]:
     return {arm: points for arm, points in curves.items() if points}
 
 
-def learning_curves(
-    history: History, metric: Metric, curves: Mapping[str, Sequence[Point]], *, left: float = PLOT_LEFT
-) -> Chart:
-    """Chart the curves of a run with their bands."""
-    return curves_chart(metric, curves, arm_styles(history.arms), history.steps_per_episode, left=left)
-
-
 def curves_chart(
     metric: Metric,
     curves: Mapping[str, Sequence[Point]],

@@ -60,8 +60,6 @@ class History:
         self.started: RunStarted | None = None
         self.status = UNFINISHED
         self.reason = ""
-        self.events = 0
-        """Number of events so far: whatever is made of a history is out of date when it has changed."""
         self.steps: list[Step] = []
         self.seeds: list[SeedLife] = []
         self.episodes: list[EpisodeFinished] = []
@@ -199,7 +197,6 @@ class History:
 
     def add(self, event: Event) -> None:
         """Record one event."""
-        self.events += 1
         match event:
             case RunStarted():
                 self.started = event
@@ -306,15 +303,15 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
         return
     gain, opinion = seed.gain, seed.opinion
     price = seed.price if seed.price is not None and is_usable(seed.price) else None
-    is_measured = gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error)
-    if gain is not None and is_measured:
+    mean_gain = math.nan
+    if gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error):
+        mean_gain = gain.mean
         matching[-1].gain = SeedGain(step, seed.stage, gain.mean, gain.standard_error, price, gain.n)
     evidence = None if opinion is None else opinion.evidence
-    mean_, error = (gain.mean, gain.standard_error) if gain is not None and is_measured else (math.nan, math.nan)
     lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
     opens = opinion is not None and opinion.opens
     price = math.nan if price is None else price
-    matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, price, opens))
+    matching[-1].looks.add(Look(step, seed.alpha, mean_gain, lower, upper, price, opens))
 
 
 def _name(run: Path) -> str:

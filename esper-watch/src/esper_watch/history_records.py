@@ -91,8 +91,6 @@ class Look(NamedTuple):
     """How strongly the seed acts, from 0 to 1."""
     mean: float
     """The measured gain."""
-    error: float
-    """Standard error of the mean."""
     lower: float
     """Lower confidence bound of the gate, if it looked."""
     upper: float
@@ -121,10 +119,6 @@ class Looks:
         """Append a look."""
         self.judged += look.judged
         self._numbers.extend(map(_bounded, look))
-
-    def __len__(self) -> int:
-        """Return the number of looks."""
-        return len(self._numbers) // len(Look._fields)
 
     def __iter__(self) -> Iterator[Look]:
         """Yield the looks in their order."""

@@ -130,7 +130,7 @@ def curves(report: Report) -> Section | None:
         "metric": metric,
         "rounds": len(history.rounds),
         "networks": max(point.n for points in drawn.values() for point in points),
-        "chart": figures.learning_curves(history, metric, drawn),
+        "chart": figures.curves_chart(metric, drawn, styles, history.steps_per_episode),
         "legend": [(arm, styles[arm]) for arm in drawn],
         "tested": _tested(history),
         "ended": bool(history.episodes),

@@ -129,11 +129,7 @@ task: stripes
 host: {use: "own_nets.towers:Ladder", settings: {width: 12}}
 slots:
   stem: {at: stem, blueprints: [mlp]}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 0, op: germinate, slot: stem, blueprint: mlp, speed: 2}
+policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: stem, blueprint: mlp, speed: 2}]}}
 environments: 2
 capacity: false
 episode: {steps: 2, batches: 1, batch_size: 20}

@@ -39,9 +39,7 @@ REFUSED = "{use: picky, settings: {size: 3}}"
         ("environments: 2", f"reward: {REFUSED}\nenvironments: 2", "reward.settings.size", 9),
     ],
 )
-def test_setting_that_a_component_refuses_is_reported_at_its_line(
-    before: str, after: str, path: str, line: int, install, configured
-) -> None:
+def test_setting_that_a_component_refuses_is_reported_at_its_line(before, after, path, line, install, configured):
     install.components("picky", PICKY, **PICKERS)
     problem = problem_of(prepare, rewritten(configured(), before, after))
     assert (problem.code, problem.path, problem.line, problem.message) == ("E120", path, line, "it is too small")

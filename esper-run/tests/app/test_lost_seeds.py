@@ -91,17 +91,12 @@ def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
         assert "Lost 1 of 2 seeds of bad/late" in answer.out
 
 
-@pytest.mark.parametrize(
-    ("what", "is_hopeless"),
-    [
-        ("raised ValueError: no", True),
-        ("did not return", True),
-        ("was stopped", True),
-        ("ended the process by SIGSEGV", True),
-        ("ended the process with code 0", True),
-        ("made the training loss nan", False),
-    ],
-)
+ENDS = dict.fromkeys(("raised ValueError: no", "did not return", "was stopped"), True)
+ENDS |= dict.fromkeys(("ended the process by SIGSEGV", "ended the process with code 0"), True)
+ENDS |= {"made the training loss nan": False}
+
+
+@pytest.mark.parametrize(("what", "is_hopeless"), ENDS.items())
 def test_a_blueprint_is_hopeless_whose_every_seed_raised_hung_or_crashed(what, is_hopeless):
     losses = SeedLosses()
     place = {"round": 0, "arm": "heuristic", "seed": 0, "step": 1, "slot": "early"}

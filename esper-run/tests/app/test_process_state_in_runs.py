@@ -19,25 +19,13 @@ FLAGS = {
 The thread count is not changed where environments compute at the same time: MKL's is that of the process, so that
 others see it until it is put back. A fork of a process that computed with two threads cannot change it at all.
 """
-REST = {
-    "uses Python's random generator": "random.seed(3)",
-    "uses NumPy's random generator": "np.random.seed(3)",
-}
+REST = {"uses Python's random generator": "random.seed(3)", "uses NumPy's random generator": "np.random.seed(3)"}
 
 PLACES = {
-    "import": "plugin",
-    "registration": "plugin",
-    "split": "task",
-    "factory": "blueprint",
-    "training": "blueprint",
-    "host": "host",
-    "losses": "task",
-    "schedule": "schedule",
-    "act": "policy",
-    "reward": "reward",
-    "hear": "sink",
-    "step": "plugin",
-    "health": "plugin",
+    **dict.fromkeys(("import", "registration", "step", "health"), "plugin"),
+    **dict.fromkeys(("split", "losses"), "task"),
+    **dict.fromkeys(("factory", "training"), "blueprint"),
+    **{"host": "host", "schedule": "schedule", "act": "policy", "reward": "reward", "hear": "sink"},
 }
 """The places in which the plugin meddles, and the kind of component that is named."""
 

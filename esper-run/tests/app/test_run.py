@@ -66,9 +66,7 @@ def test_control_that_fails_is_left_out_of_the_results(run_small, monkeypatch, k
     assert result["summary"]["warnings"][-1] == warning
 
 
-def test_run_from_python_takes_a_file_and_ignores_a_hang_up_while_results_are_written(
-    configured, tmp_path, monkeypatch
-) -> None:
+def test_run_from_python_takes_a_file_and_ignores_a_hang_up_as_it_writes_results(configured, tmp_path, monkeypatch):
     """A terminal that is closed sends SIGHUP, too, when the last step is done."""
     received: list[int] = []
     real, hang_up = RunDirectory.write_results, partial(os.kill, os.getpid(), signal.SIGHUP)
@@ -163,11 +161,6 @@ def events_at(directory: Path, number: int) -> int:
     return int(state["events"]["bytes"])
 
 
-def cut_events(directory: Path, length: int) -> None:
-    with (directory / "events.jsonl").open("r+b") as file:
-        file.truncate(length)
-
-
 @pytest.fixture
 def expected(configured, tmp_path_factory) -> list[str]:
     """Return the lines of events.jsonl, without the run's id, of the uninterrupted run of ``halfway``."""
@@ -223,9 +216,7 @@ def swap(data: bytes, end: int) -> bytes:
     ],
     ids=["cut", "another line", "one bit", "swapped lines"],
 )
-def test_run_13_events_that_changed_since_the_newest_checkpoint_are_computed_again(
-    expected, halfway, change, reason
-) -> None:
+def test_run_13_events_that_changed_since_the_newest_checkpoint_are_recomputed(expected, halfway, change, reason):
     file, (older, newest) = halfway / "events.jsonl", checkpoint_numbers(halfway)
     length = events_at(halfway, newest)
     file.write_bytes(change(file.read_bytes(), length))
@@ -238,14 +229,24 @@ def test_run_13_events_that_changed_since_the_newest_checkpoint_are_computed_aga
     assert file.read_text().splitlines()[1:] == expected
 
 
-@pytest.mark.parametrize("change", [flip, swap])
-def test_events_that_changed_before_every_checkpoint_are_refused_and_nothing_changes(halfway, change) -> None:
-    file, (older, _) = halfway / "events.jsonl", checkpoint_numbers(halfway)
-    changed = change(file.read_bytes(), events_at(halfway, older) - 10 * (change is flip))
-    file.write_bytes(changed)
-    with pytest.raises(RunFolderError, match=r"E413 .*\n.*events\.jsonl changed since the checkpoint was written"):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data, length: flip(data, length - 10), "changed since the checkpoint was written"),
+        (swap, "changed since the checkpoint was written"),
+        (lambda data, length: data[:100], "has 100 bytes"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+    ids=["one bit", "swapped lines", "cut", "gone"],
+)
+def test_events_that_fit_no_checkpoint_are_refused_and_nothing_changes(halfway, change, reason) -> None:
+    file, numbers = halfway / "events.jsonl", checkpoint_numbers(halfway)
+    changed = change and change(file.read_bytes(), events_at(halfway, numbers[0]))
+    file.unlink() if change is None else file.write_bytes(changed)
+    with pytest.raises(RunFolderError, match=rf"E413 .*\n(.|\n)*{numbers[0]:06}: events\.jsonl {reason}"):
         resume(prepare(halfway / "config.yaml"), read_run(halfway))
-    assert file.read_bytes() == changed
+    assert checkpoint_numbers(halfway) == numbers
+    assert (file.read_bytes() if file.exists() else None) == changed
 
 
 @pytest.mark.parametrize(
@@ -279,21 +280,9 @@ def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resu
         raise KeyboardInterrupt
 
     older, newest = checkpoint_numbers(halfway)
-    cut_events(halfway, events_at(halfway, newest) - 10)
+    os.truncate(halfway / "events.jsonl", events_at(halfway, newest) - 10)
     monkeypatch.setattr(run_module, "run_study", die)
     with pytest.raises(KeyboardInterrupt):
         resume(prepare(halfway / "config.yaml"), read_run(halfway))
     assert checkpoint_numbers(halfway) == [older]
     assert (halfway / "latest").read_text() == f"{older:06}\n"
-
-
-@pytest.mark.parametrize("left", [100, None], ids=["cut", "gone"])
-def test_run_with_fewer_events_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
-    older, newest = checkpoint_numbers(halfway)
-    cut_events(halfway, left or 0)
-    if left is None:
-        (halfway / "events.jsonl").unlink()
-    reason = "cannot be read: No such file or directory" if left is None else f"has {left} bytes"
-    with pytest.raises(RunFolderError, match=rf"E413 (.|\n)*{older:06}: events.jsonl {reason}"):
-        resume(prepare(halfway / "config.yaml"), read_run(halfway))
-    assert checkpoint_numbers(halfway) == [older, newest]

@@ -41,14 +41,12 @@ class Quitter(nn.Conv1d):
 
 @pytest.mark.members
 @pytest.mark.parametrize(("command", "place", "code"), [("check", "build", "E321"), ("run", "forward", "E322")])
-def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(
-    command, place, code, esper, file, install, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(command, place, code, esper, file, install):
     source = QUITTER.format(**{"build": "pass", "forward": "pass", place: "exit(0)"})
     install.components("quitters", source, blueprint={"quitter": "Quitter, BlueprintSpec('sequence')"})
-    answer = esper(command, file, "--set", "slots.early.blueprints=[quitter]")
-    assert (answer.status, answer.out, (tmp_path / "runs").exists()) == (3, "", False)
+    runs = [] if command == "check" else ["--runs-dir", file.parent / "runs"]
+    answer = esper(command, file, *runs, "--set", "slots.early.blueprints=[quitter]")
+    assert (answer.status, answer.out, (file.parent / "runs").exists()) == (3, "", False)
     assert answer.err.startswith(f'{code} blueprint "quitters/quitter" (esper-quitters 1.0) raised SystemExit')
     assert "esper_quitters.py:" in answer.err
 

@@ -4,7 +4,7 @@ import io
 import math
 import re
 import sys
-from typing import Any
+from pathlib import Path
 
 import click
 import pytest
@@ -91,24 +91,25 @@ def test_names_are_whole_and_words_unbroken_on_a_narrow_terminal(columns, termin
     assert not any(line.lstrip().startswith("%") for line in lines)
 
 
-def results(mean: float | None) -> dict[str, Any]:
+def print_results(folder: Path, mean: float | None) -> None:
+    """Print the outcome of a run with this test accuracy in a folder."""
+    from esper_run.app.run import Outcome  # which imports torch
+
     test = {"mean": mean, "ci_low": None, "ci_high": None, "n": 1}
     arms = {"grown": {"test": test, "params": 1200.0, "flops": 3.4e12, "reward": None}}
-    return {"metric": {"name": "accuracy", "unit": "%"}, "arms": arms, "comparisons": []}
+    results = {"metric": {"name": "accuracy", "unit": "%"}, "arms": arms, "comparisons": []}
+    print_outcome(Outcome(folder, folder, results, {"total": 2.0, "train": 1.0}))
 
 
 @pytest.mark.parametrize(
     ("mean", "shown", "is_written"), [(0.912, "91.2 %", True), (None, "unknown", False), (math.nan, "unknown", False)]
 )
-def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_one(
-    capsys, tmp_path, mean: float | None, shown: str, is_written: bool
-) -> None:
+def test_outcome_shows_an_unknown_mean_as_such_and_names_a_report(capsys, tmp_path, mean, shown, is_written) -> None:
     from esper_run.app.endings import REPORT
-    from esper_run.app.run import Outcome  # which imports torch
 
     if is_written:
         (tmp_path / REPORT).touch()
-    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
+    print_results(tmp_path, mean)
     head, row, _, *last = capsys.readouterr().out.splitlines()
     assert head.split("  ")[0] == "arm"
     assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "3.40 T", "unknown"]
@@ -123,10 +124,8 @@ def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_
 
 
 def test_outcome_says_how_to_get_a_report_where_no_installed_package_writes_one(capsys, tmp_path, monkeypatch) -> None:
-    from esper_run.app.run import Outcome  # which imports torch
-
     monkeypatch.setattr("esper_run.cli.output.Extension.find", lambda *group_and_kind: {})
-    print_outcome(Outcome(tmp_path, tmp_path, results(0.912), {"total": 2.0, "train": 1.0}))
+    print_results(tmp_path, 0.912)
     line = f"For a report:  pip install 'esper-run[watch]'  and then  esper report {tmp_path}"
     assert line in capsys.readouterr().out.splitlines()
 
@@ -138,9 +137,7 @@ def test_outcome_says_how_to_get_a_report_where_no_installed_package_writes_one(
         (1.0, "Train enough networks for a verdict", "esper run RUN --set environments=8"),
     ],
 )
-def test_more_networks_are_recommended_where_something_was_kept_in_few(
-    fossils: float, title: str, command: str
-) -> None:
+def test_more_networks_are_recommended_where_something_was_kept_in_few(fossils, title, command) -> None:
     comparison = {"a": "grown", "b": "twin", "verdict": "no difference shown", "why": "too few seeds"}
     arms = {"grown": {"fossils": fossils}, "twin": {"fossils": 0.0}}
     assert next_command({"arms": arms, "comparisons": [comparison]}, "RUN", lost=False) == (title, command)

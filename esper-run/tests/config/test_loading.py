@@ -18,6 +18,7 @@ def place(problem):
 INTEGER = "Input should be a valid integer; received"
 BOOLEAN = "Input should be a valid boolean; received"
 USE = "the name of a component or a mapping with the keys use, settings; received 3"
+FUSED = "Input should be true, false or 'gpu'; received \"on\""
 OTHER_MODE = "'shadow' or 'branch'; received \"live\""
 
 
@@ -35,13 +36,7 @@ OTHER_MODE = "'shadow' or 'branch'; received \"live\""
         ("device: gpu", "E112", 9, 'Input should be auto, cpu, cuda or cuda:N; received "gpu"', None),
         ("lanes: 5000", "E112", 8, "Input should be auto, or an integer from 1 to 1024; received 5000", None),
         ("growth: {incubation: live}", "E112", 22, OTHER_MODE, "Known: branch, shadow"),
-        (
-            "compute: {fused: on}",
-            "E112",
-            18,
-            "Input should be true, false or 'gpu'; received \"on\"",
-            "Known: false, gpu, true",
-        ),
+        ("compute: {fused: on}", "E112", 18, FUSED, "Known: false, gpu, true"),
         ("reward: {use: ''}", "E112", 15, 'Input should be a name of 1 to 100 characters; received ""', None),
         ("reward: 3", "E111", 9, USE, None),
         ("episode: 40", "E111", 10, "a mapping with the keys steps, batches, batch_size; received 40", None),

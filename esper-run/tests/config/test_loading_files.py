@@ -42,13 +42,11 @@ def test_operating_system_error_is_reported(tmp_path, monkeypatch, code):
 
 
 def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
-    pipe = tmp_path / "x"
-    regular = tmp_path / "y"
-    regular.touch()
-    os.mkfifo(pipe)
-    seen = regular.stat()
+    (tmp_path / "regular").touch()
+    os.mkfifo(tmp_path / "pipe")
+    seen = (tmp_path / "regular").stat()
     monkeypatch.setattr(os, "stat", lambda *_, **__: seen)
-    assert refused(pipe).message.endswith("expected a regular file, received a pipe")
+    assert refused(tmp_path / "pipe").message.endswith("expected a regular file, received a pipe")
 
 
 def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):

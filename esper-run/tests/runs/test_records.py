@@ -159,14 +159,9 @@ def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
     (path.parent / "a.txt").write_text("a file is passed over")
     write_run("cut", ARMS).joinpath("manifest.json").write_text("{")
     write_run("elsewhere", ARMS, started="2026-11-21T06:15:12-05:00")
+    done = [(name, "done") for name in ("20261122-101512-late-wren", "elsewhere", "20261121-101512-quiet-otter")]
     listed = [(run.path.name, run.status) for run in list_runs(path.parent)]
-    assert listed == [
-        ("20261122-101512-late-wren", "done"),
-        ("elsewhere", "done"),
-        ("20261121-101512-quiet-otter", "done"),
-        ("cut", "unreadable"),
-        ("notes", "no run"),
-    ]
+    assert listed == [*done, ("cut", "unreadable"), ("notes", "no run")]
 
 
 def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path):

@@ -133,9 +133,7 @@ def test_a_summary_without_adjusted_p_is_shown(write_run, esper_runs):
 
 @pytest.mark.parametrize("command", [["list"], ["show", OTTER]])
 @pytest.mark.parametrize("width", [30, 80])
-def test_control_characters_of_a_run_do_not_reach_a_terminal_of_any_width(
-    esper_runs, write_run, narrow, command, width
-):
+def test_control_characters_of_a_run_do_not_reach_any_terminal(esper_runs, write_run, narrow, command, width):
     arms = {f"grown{CLEAR}": BETTER, "twin": NOISE}
     write_run(OTTER, arms, argv=["esper", CLEAR], reason=CLEAR, git={"sha": CLEAR})
     write_run("failed", status=CLEAR, reason=CLEAR)

@@ -34,18 +34,14 @@ class Wrapped(nn.Module):
         self.base_layer, self.lora_A = nn.Linear(4, 4), nn.Linear(4, 2)
 
 
-class Block(nn.Module):
-    def __init__(self, projection: type[nn.Module] | partial[nn.Linear]) -> None:
-        super().__init__()
-        self.self_attn = nn.ModuleDict({"q_proj": projection(), "inner": nn.MultiheadAttention(4, 2)})
-        self.mlp = nn.ModuleDict({"up": nn.Linear(4, 8), "act": nn.ReLU()})
+def block(projection: Any) -> nn.Module:
+    attention = nn.ModuleDict({"q_proj": projection(), "inner": nn.MultiheadAttention(4, 2)})
+    return nn.ModuleDict({"self_attn": attention, "mlp": nn.ModuleDict({"up": nn.Linear(4, 8), "act": nn.ReLU()})})
 
 
-class Model(nn.Module):
-    def __init__(self, projection: Any) -> None:
-        super().__init__()
-        self.embed, self.blocks = nn.Embedding(3, 4), nn.ModuleList(Block(projection) for _ in range(2))
-        self.head, self.mix, self.smooth = nn.Linear(4, 3), nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 3)
+def model_of(projection: Any) -> nn.Module:
+    parts = {"embed": nn.Embedding(3, 4), "blocks": nn.ModuleList(block(projection) for _ in range(2))}
+    return nn.ModuleDict(parts | {"head": nn.Linear(4, 3), "mix": nn.Conv1d(4, 4, 1), "smooth": nn.Conv1d(4, 4, 3)})
 
 
 @pytest.mark.parametrize("projection", [partial(nn.Linear, 4, 4), Conv1D, Wrapped])
@@ -65,7 +61,7 @@ class Model(nn.Module):
     ],
 )
 def test_layers_are_found_by_what_they_are_for_or_by_name(projection, where, slots):
-    model = Model(projection)
+    model = model_of(projection)
     if isinstance(slots, str):
         with pytest.raises(EsperError, match=slots):
             adapters(model, where)

@@ -14,7 +14,7 @@ from esper_core import EsperError, graft, ungraft
 from esper_core.growth import slots_of
 from esper_core.leyline import Blend, BlueprintSpec, GrowthError, Site, Stage
 from esper_grow import export
-from tests.support.core_worlds import add_seed
+from tests.support.core_worlds import Net, add_seed
 
 HOST = """
 import torch
@@ -56,15 +56,10 @@ class Branches(Block):
         return hidden if hidden.sum() > 0 else -hidden
 
 
-class Attends(nn.Module):
-    """Has a layer of torch whose repr does not build it."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(site.channels, 2)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.attention(hidden, hidden, hidden)[0]
+def attends(site: Site) -> nn.Module:
+    """Return a block with a layer of torch whose repr does not build it."""
+    attention = nn.MultiheadAttention(site.channels, 2)
+    return Net(lambda net, hidden: hidden + net.attention(hidden, hidden, hidden)[0], attention=attention)
 
 
 def grow(model: nn.Module, name: str, block: Any = Block, *, stage: Stage = Stage.FOSSILISED, **more: Any) -> None:
@@ -177,7 +172,7 @@ def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path):
     [
         (lambda model: grow(model, "late", stage=Stage.HOLDING) or export(model), r"E336 .*t/b in late"),
         (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
-        (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
+        (lambda model: grow(model, "late", attends) or export(model, path="x"), r"E337 .*behind body .* source"),
         (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),
         (lambda model: export(model, example=(EXAMPLE,) * 2), r"E318 .*TypeError(.|\n)*without targets. Received: "),
         (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),

@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import slots_of
 from esper_core.leyline import Action, Op, Stage
-from tests.support.core_worlds import same
+from tests.support.core_worlds import per_example, same
 from tests.support.loops import adam, by_kind, life, make_loop
 
 
@@ -70,21 +70,10 @@ class Wrapper(torch.optim.Optimizer):
     """An optimizer without hooks around another one, as accelerate has."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
+        self.optimizer, self.step, self.zero_grad = optimizer, optimizer.step, optimizer.zero_grad
 
-    @property
-    def param_groups(self) -> Any:
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
-
-    def step(self, closure: Any = None) -> None:
-        self.optimizer.step(closure)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.optimizer.zero_grad(set_to_none)
+    param_groups = property(lambda wrapper: wrapper.optimizer.param_groups)
+    state = property(lambda wrapper: wrapper.optimizer.state)
 
 
 def test_the_optimizer_inside_a_wrapper_is_watched():
@@ -101,7 +90,7 @@ def test_a_step_with_a_closure_counts_once():
     def train(batch: Any) -> None:
         def closure() -> torch.Tensor:
             loop.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(loop.model(batch[0]), batch[1])
+            loss = per_example(loop.model, batch).mean()
             loss.backward()
             return loss
 
@@ -114,13 +103,12 @@ def test_micro_batches_are_one_step_of_the_branch():
     loop = make_loop().tended()
     steps = []
     for epoch in range(3):
-        for number, (inputs, targets) in enumerate(loop.batches * 2):
-            loss = nn.functional.cross_entropy(loop.model(inputs), targets) / 2
-            loss.backward()
+        for number, batch in enumerate(loop.batches * 2):
+            (per_example(loop.model, batch).mean() / 2).backward()
             if number % 2:
                 loop.optimizer.step()
                 loop.optimizer.zero_grad()
-            loop.gardener.step((inputs, targets))
+            loop.gardener.step(batch)
         loop.gardener.tend()
         if epoch:
             (share,) = loop.gardener._keeper.owned_by_seed(0)
@@ -196,7 +184,7 @@ def test_the_host_stays_as_in_the_plain_loop(setting):
         loop.dtype = torch.bfloat16 if setting == "half precision" else None
 
     def accumulate(loop: Any, batch: Any) -> None:
-        nn.functional.cross_entropy(loop.model(batch[0]), batch[1]).backward()
+        per_example(loop.model, batch).mean().backward()
         loop.optimizer.step()
 
     trains = [partial(accumulate, loop) if setting == "accumulated gradients" else None for loop in (plain, grown)]

@@ -123,5 +123,4 @@ def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
     loop = make_loop().tended()
     loop.epoch()
     loop.gardener.close()
-    assert loop.gardener.path is None
-    assert not list(tmp_path.iterdir())
+    assert (loop.gardener.path, list(tmp_path.iterdir())) == (None, [])

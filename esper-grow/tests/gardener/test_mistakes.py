@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -67,10 +67,6 @@ def never_tend_for_long(loop: Any) -> None:
 def close_early(loop: Any) -> None:
     loop.tended(GERMINATE).epochs(2)
     loop.gardener.close()
-
-
-def make_another(loop: Any) -> None:
-    loop.tended().tended(slots=None)
 
 
 def doubled(batches: Any) -> list[Any]:
@@ -251,7 +247,7 @@ def load_what_was_before(loop: Any) -> None:
         (never_tend_for_long, "E371 .*not called for 3 steps"),
         (epochs(3, {}, steps=2), "E371 .*more often than steps=2 says"),
         (close_early, r"E371 close\(\) pruned .*test/local-conv in stem"),
-        (make_another, "E357 .*has a Gardener already"),
+        (lambda loop: loop.tended().tended(slots=None), "E357 .*has a Gardener already"),
         (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
         (unfreeze_the_base, r"E358 .*frozen parameters require gradients now, such as stem\.(?s:.)*Freeze them again"),
         (replace_a_layer, 'E358 slot "stem" acts no more, because its module was replaced'),
@@ -365,10 +361,7 @@ def scheduled(parameters: Any) -> torch.optim.Optimizer:
         ({"clip_norm": -1.0}, "E347 clip_norm .*Received: -1.0"),
         ({"seed_lr": -1.0}, "E347 seed_lr .*Received: -1.0"),
         ({"seed_lr": 1e-3, "slots": ["stme"]}, "E313"),
-        (
-            {"seed_decay": 0.1, "optimizer": torch.optim.Rprop},
-            "E347 Rprop has no weight decay. Received: seed_decay=0.1",
-        ),
+        ({"seed_decay": 0.1, "optimizer": optim.Rprop}, "E347 Rprop has no weight decay. Received: seed_decay=0.1"),
         ({"seed_lr": 1e-3, "optimizer": scheduled}, "E347 .*a schedule of it was built before(?s:.)*Gardener first"),
         ({"growth": "off"}, "E347 growth takes .*Received: 'off'"),
         ({"governor": 3}, "E347 governor takes .*Received: 3"),
@@ -443,8 +436,7 @@ def test_a_grafted_model_needs_no_slots_and_takes_no_others():
     graft(loop.model, ["stem"])
     with pytest.raises(EsperError, match="E310"):
         loop.tended(slots=["stem"])
-    loop.tended(slots=None)
-    assert [loop.epoch() for _ in range(4)][-1].kept
+    assert loop.tended(slots=None).epochs(4)[-1].kept
 
 
 def test_a_garden_refuses_an_optimizer_without_a_keeper():
@@ -505,8 +497,7 @@ def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back():
     generator = torch.Generator().manual_seed(1)
     loop.validation = DataLoader(TensorDataset(*loop.validation[0]), 20, shuffle=True, generator=generator)
     before = generator.get_state()
-    loop.tended()
-    assert [loop.epoch() for _ in range(4)][-1].kept
+    assert loop.tended().epochs(4)[-1].kept
     assert torch.equal(generator.get_state(), before)
 
 

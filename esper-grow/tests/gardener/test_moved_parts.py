@@ -4,35 +4,27 @@ import importlib.util
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import esper_grow as esper
 from esper_core import EsperError, SlotPlace
 from esper_core.growth import slots_of
-from tests.support.core_worlds import NoisyHost, add_seed, per_example, same
+from tests.support.core_worlds import Net, NoisyHost, add_seed, per_example, same
 from tests.support.loops import Loop, adam, make_loop, planned
 
 PLACES = {"stem": SlotPlace("stem", stack=2)}
 
 
-class Outer(nn.Module):
-    """Another model with the part, whose outputs are those of the part, scaled."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.scale * self.part(inputs)
-        return outputs
+def around(part: nn.Module) -> nn.Module:
+    """Return another model with the part, whose outputs are those of the part, scaled."""
+    return Net(lambda net, inputs: net.scale * net.part(inputs), part=part, scale=nn.Parameter(torch.ones(3)))
 
 
 def test_a_gardener_goes_on_with_the_slots_of_a_part_that_was_moved_into_another_model(tmp_path):
     first = make_loop().tended(**planned("stem", keep=3), slots=PLACES)
     first.epochs(4)
     first.gardener.close()
-    outer = Outer(first.model)
+    outer = around(first.model)
     loop = Loop(outer, adam(outer.parameters()), first.batches, first.validation, first.variety)
     reports = loop.tended(**planned("stem", keep=3), slots=None).epochs(5)
     assert [bool(report.kept) for report in reports] == [False, False, False, True, False]
@@ -42,7 +34,7 @@ def test_a_gardener_goes_on_with_the_slots_of_a_part_that_was_moved_into_another
     assert held == {id(parameter) for parameter in outer.parameters()}
     esper.save(outer, tmp_path / "whole")
     esper.save(outer.part, tmp_path / "part")
-    whole = esper.load(Outer(NoisyHost()), tmp_path / "whole")
+    whole = esper.load(around(NoisyHost()), tmp_path / "whole")
     assert same(whole.state_dict(), outer.state_dict())
     for name, prefix in (("whole", "part"), ("whole", "part."), ("part", "")):
         part = esper.load(NoisyHost(), tmp_path / name, prefix=prefix)

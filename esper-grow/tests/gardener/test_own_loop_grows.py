@@ -31,18 +31,10 @@ def train(task_name: str, seed: int, *, grown: bool, like_a_run: bool = False) -
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     gardener = None
     if grown:
-        gardener = Gardener(
-            model,
-            optimizer,
-            loss=per_example,
-            slots=["stem"],
-            blueprints=["conv_light", "pointwise"] if like_a_run else ["conv_light"],
-            example=(data.inputs[:8], data.targets[:8]),
-            validation=[(held_out.inputs, held_out.targets)],
-            steps=EPOCHS,
-            seed=seed,
-            growth={"price": PRICE},
-        )
+        blueprints = ["conv_light", "pointwise"] if like_a_run else ["conv_light"]
+        batches = {"example": (data.inputs[:8], data.targets[:8]), "validation": [(held_out.inputs, held_out.targets)]}
+        settings = {"slots": ["stem"], "blueprints": blueprints, "steps": EPOCHS, "seed": seed}
+        gardener = Gardener(model, optimizer, loss=per_example, growth={"price": PRICE}, **batches, **settings)
     order = torch.Generator().manual_seed(derive_seed(seed, "order") if like_a_run else seed)
     for _ in range(EPOCHS):
         for indices in torch.randperm(len(data), generator=order).split(100):

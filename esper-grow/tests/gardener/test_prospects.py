@@ -63,7 +63,7 @@ def test_a_seed_is_kept_in_thirteen_tends_and_early_stopping_can_watch_its_branc
     assert reports[0].best_loss == reports[0].signals.validation_loss
 
 
-UNGATED = {"gates": "off"}
+UNGATED, PRICED = {"gates": "off"}, {"price": 2e-4}
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,7 @@ UNGATED = {"gates": "off"}
         ({"steps": 14}, ""),
         ({"growth": {"price": 0.01}}, r"E381 no seed can be kept: conv_light.* costs 6.56 nats .*\"price\": 1e-05"),
         ({"growth": {"price": 6e-4}}, "E381 hardly any seed can be kept: conv_light.* 0.3936 nats"),
-        (
-            {"blueprints": ["conv_*"], "growth": {"price": 2e-4}},
-            r"E381 conv_heavy: too expensive to be kept, at 0\.526 nats",
-        ),
+        ({"blueprints": ["conv_*"], "growth": PRICED}, r"E381 conv_heavy: too expensive to be kept, at 0\.526 nats"),
         ({"growth": {"price": 0.01}, "loss": lambda *arguments: per_example(*arguments) - 1.0}, ""),
         ({"certainty": 30.0}, r"E382 400 validation examples show gains from about .* nats .*1,600 "),
         ({"certainty": 30.0, "examples": 4000}, ""),
@@ -95,7 +92,7 @@ def test_what_cannot_grow_is_told_before_training(settings, message, caplog):
 
 
 def test_a_loss_that_falls_below_every_price_is_told_once_where_a_slot_has_room(caplog):
-    scale, settings = [1.0], {"policy": PlannedPolicy({}), "growth": {"price": 2e-4}}
+    scale, settings = [1.0], {"policy": PlannedPolicy({}), "growth": PRICED}
     gardener = gardener_of(host(), loss=lambda *arguments: scale[0] * per_example(*arguments), **settings)
     scale[0] = 0.1
     low = train(gardener, 2, batches=1)[0].signals

@@ -126,24 +126,21 @@ def test_a_parameter_joins_no_optimizer_that_refuses_it():
     assert all(parameter.ndim == 2 for group in muon.param_groups for parameter in group["params"])
 
 
-class Unusual(nn.Module):
-    """A convolution, another module, and a head."""
+def unusual(body: nn.Module, norm: Callable[[nn.Module], nn.Module] = lambda layer: layer) -> nn.Module:
+    """Return a convolution, another module, and a head."""
 
-    def __init__(self, body: nn.Module, *, norm: Callable[..., Any] | None = None, tied: bool = False) -> None:
-        super().__init__()
-        conv, head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
-        self.stem = conv if norm is None else norm(conv)
-        self.body, self.head = body, head if norm is None else norm(head)
-        if tied:
-            self.again = nn.Linear(12, 12)
-            self.body.weight = self.again.weight
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.body(net.stem(inputs))
+        return net.head((hidden[0] if isinstance(hidden, tuple) else hidden).flatten(1))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.body(self.stem(inputs))
-        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        hidden = self.again(hidden) if hasattr(self, "again") else hidden
-        outputs: Tensor = self.head(hidden.flatten(1))
-        return outputs
+    return Net(compute, stem=norm(nn.Conv1d(1, 4, 1)), body=body, head=norm(nn.Linear(48, 3)))
+
+
+def tied() -> nn.Module:
+    """Return two layers with the same weights."""
+    first, second = nn.Linear(12, 12), nn.Linear(12, 12)
+    second.weight = first.weight
+    return nn.Sequential(first, second)
 
 
 def checkpointed() -> nn.Module:
@@ -154,16 +151,16 @@ def checkpointed() -> nn.Module:
 
 
 UNUSUAL: dict[str, Callable[[], nn.Module]] = {
-    "tied weights": lambda: Unusual(nn.Linear(12, 12), tied=True),
-    "weight norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.parametrizations.weight_norm),
-    "spectral norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.parametrizations.spectral_norm),
-    "older spectral norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.spectral_norm),
-    "recurrent": lambda: Unusual(nn.GRU(12, 12, batch_first=True)),
-    "batch norm without statistics": lambda: Unusual(nn.BatchNorm1d(4, track_running_stats=False)),
-    "channels last": lambda: Unusual(nn.Sequential(nn.Unflatten(2, (3, 4)), nn.Conv2d(4, 4, 1), nn.Flatten(2))).to(
+    "tied weights": lambda: unusual(tied()),
+    "weight norm": lambda: unusual(nn.Tanh(), nn.utils.parametrizations.weight_norm),
+    "spectral norm": lambda: unusual(nn.Tanh(), nn.utils.parametrizations.spectral_norm),
+    "older spectral norm": lambda: unusual(nn.Tanh(), nn.utils.spectral_norm),
+    "recurrent": lambda: unusual(nn.GRU(12, 12, batch_first=True)),
+    "batch norm without statistics": lambda: unusual(nn.BatchNorm1d(4, track_running_stats=False)),
+    "channels last": lambda: unusual(nn.Sequential(nn.Unflatten(2, (3, 4)), nn.Conv2d(4, 4, 1), nn.Flatten(2))).to(
         memory_format=torch.channels_last
     ),
-    "data parallel": lambda: nn.DataParallel(Unusual(nn.Tanh())),
+    "data parallel": lambda: nn.DataParallel(unusual(nn.Tanh())),
     "activation checkpointing": checkpointed,
 }
 STEMS = {"data parallel": "module.stem", "activation checkpointing": "first"}

@@ -17,7 +17,7 @@ from esper_core.growth import Host, Variety
 from esper_core.leyline import Blend, Stage
 from esper_core.plugins import load_plugins
 from esper_grow.peft import load_adapters, save_adapters
-from tests.support.core_worlds import same
+from tests.support.core_worlds import Net, same
 from tests.support.loops import SLOW_MARKS, planned, train_batch
 from tests.support.small_models import SIZE, llama, next_words, small_model
 
@@ -31,21 +31,15 @@ gpt2 = partial(small_model, "GPT2LMHeadModel", n_positions=16, n_embd=16, n_laye
 bert = partial(small_model, "BertForMaskedLM", **SIZE)
 
 
-class Convolutions(nn.Module):
-    """Words as sequences, and as images of a height of 2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.along, self.over = nn.Embedding(30, 6), nn.Conv1d(6, 8, 1), nn.Conv2d(8, 5, 1)
-
-    def forward(self, input_ids: Tensor) -> Any:
-        hidden = self.along(self.embed(input_ids).transpose(1, 2))
-        return SimpleNamespace(logits=self.over(hidden.unflatten(2, (2, -1))))
-
-
 def convolutions() -> Any:
+    """Return a model of words as sequences, and as images of a height of 2."""
+
+    def compute(net: Any, input_ids: Tensor) -> Any:
+        hidden = net.along(net.embed(input_ids).transpose(1, 2))
+        return SimpleNamespace(logits=net.over(hidden.unflatten(2, (2, -1))))
+
     torch.manual_seed(0)
-    return Convolutions().eval()
+    return Net(compute, embed=nn.Embedding(30, 6), along=nn.Conv1d(6, 8, 1), over=nn.Conv2d(8, 5, 1)).eval()
 
 
 def logits(model: nn.Module, words: Tensor = WORDS) -> Tensor:
@@ -153,12 +147,7 @@ def padded(side: str) -> Callable[[], tuple[Tensor, Tensor]]:
 
 
 def grow(
-    model: Any,
-    *places: str,
-    batch: Callable[[], Any] = rows,
-    parts: int = 1,
-    dtype: Any = None,
-    compiled: bool = False,
+    model: Any, *places: str, batch: Callable[[], Any] = rows, parts: int = 1, dtype: Any = None, compiled: bool = False
 ) -> list[float]:
     """Grow an adapter in a frozen model, or several as a set, keep and train it, and return the validation losses."""
     model.requires_grad_(requires_grad=False).train()

@@ -3,6 +3,7 @@
 import copy
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,15 +27,15 @@ PLACES = ["layers.0", "layers.1", "layers.2"]
 
 
 class Residual(nn.Module):
-    """Three layers of which each adds to what it gets, and a head."""
+    """Layers of which each adds to what it gets, and a head; ``acting(inputs)``: how many of them act on a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 3, acting: Callable[[torch.Tensor], int | None] = lambda inputs: None) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.layers, self.acting = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers)), acting
         self.head = nn.Linear(8, 2)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
+        for layer in self.layers[: self.acting(inputs)]:
             inputs = inputs + torch.tanh(layer(inputs))
         return self.head(inputs)
 
@@ -205,22 +206,10 @@ def test_a_file_that_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
         read_plan(tmp_path / "plan.json")
 
 
-class Sometimes(Residual):
-    """One with two more layers: the first acts on some batches only, the second never."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers.extend(nn.Linear(8, 8) for _ in range(2))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers[: 4 if inputs[0, 0] > 0 else 3]:
-            inputs = inputs + torch.tanh(layer(inputs))
-        return self.head(inputs)
-
-
 def test_a_layer_that_is_not_called_is_left_out_and_one_that_is_called_at_times_has_a_place(world) -> None:
     torch.manual_seed(0)
-    model, (_, train, validation) = Sometimes().requires_grad_(requires_grad=False), world
+    model, (_, train, validation) = Residual(5, lambda inputs: 4 if inputs[0, 0] > 0 else 3), world
+    model.requires_grad_(requires_grad=False)
     order = sorted(train, key=lambda batch: -float(batch[0][0, 0]))  # the first batch shows which layers are called
     plan = placed((model, order, validation))
     assert plan.layers == (*PLACES, "layers.3")
@@ -244,8 +233,8 @@ def adapted(layer: nn.Module) -> nn.Module:
 
 def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_three_times_its_steps(world) -> None:
     torch.manual_seed(0)
-    model, train = Residual(), [(inputs[:35], targets[:35]) for inputs, targets in world[1]]
-    model.layers.extend(nn.Linear(8, 8) for _ in range(9)).requires_grad_(requires_grad=False)  # its head trains
+    model, train = Residual(12), [(inputs[:35], targets[:35]) for inputs, targets in world[1]]
+    model.layers.requires_grad_(requires_grad=False)  # its head trains
     with FlopCounterMode(display=False) as search:
         plan = placed((model, train, world[2]), steps=30)
     assert len(plan.slots) > 3, "more than it can look at all places"

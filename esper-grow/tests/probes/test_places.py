@@ -20,21 +20,31 @@ def normed(channels: int) -> nn.Module:
     return Net(compute, conv=nn.Conv2d(channels, channels, 3, padding=1), norm=nn.BatchNorm2d(channels))
 
 
-class Blocks(nn.Module):
-    """A transformer or a convolutional network: a stem, blocks in a list, and a head."""
+def in_blocks(entrance: nn.Module, blocks: list[nn.Module], head: nn.Module) -> nn.Module:
+    """Return a transformer or a convolutional network: a stem, blocks in a list, and a head."""
 
-    def __init__(self, entrance: nn.Module, blocks: list[nn.Module], head: nn.Module) -> None:
-        super().__init__()
-        self.entrance, self.blocks, self.head = entrance, nn.ModuleList(blocks), head
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        hidden = self.entrance(hidden)
-        for block in self.blocks:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.entrance(inputs)
+        for block in net.blocks:
             hidden = block(hidden)
-        return self.head(hidden.flatten(1) if hidden.ndim == 4 else hidden.mean(1))
+        return net.head(hidden.flatten(1) if hidden.ndim == 4 else hidden.mean(1))
+
+    return Net(compute, entrance=entrance, blocks=nn.ModuleList(blocks), head=head)
 
 
-def recurrent() -> nn.Module:
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(40, 2))
+
+
+def one_block() -> nn.Module:
+    return nn.Sequential(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2))
+
+
+def functional_blocks() -> nn.Module:
+    return in_blocks(nn.Conv2d(3, 4, 3), [normed(4) for _ in range(2)], nn.Linear(144, 2))
+
+
+def called_twice() -> nn.Module:
     def compute(net: Any, ids: Tensor) -> Tensor:
         hidden, _ = net.mix(net.twice(net.twice(net.embed(ids))))
         return net.head(hidden[:, -1])
@@ -43,41 +53,23 @@ def recurrent() -> nn.Module:
     return Net(compute, **parts, head=nn.Linear(8, 2), twice=nn.Linear(8, 8))
 
 
-def encoder() -> nn.Module:
+def ten_blocks() -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
-    return Blocks(nn.Linear(5, 8), [layer, *(nn.Linear(8, 8) for _ in range(9))], nn.Linear(8, 3))
+    return in_blocks(nn.Linear(5, 8), [layer, *(nn.Linear(8, 8) for _ in range(9))], nn.Linear(8, 3))
 
 
 @pytest.mark.parametrize(
-    ("build", "inputs", "places"),
+    ("build", "inputs", "kind", "places"),
     [
-        (
-            lambda: nn.Sequential(nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(40, 2)),
-            torch.randn(4, 1, 12),
-            {"2": "sequence"},
-        ),
-        (
-            lambda: nn.Sequential(
-                nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2)
-            ),
-            torch.randn(4, 6),
-            {"0": "vector", "0.1": "vector"},
-        ),
-        (
-            lambda: Blocks(nn.Conv2d(3, 4, 3), [normed(4) for _ in range(2)], nn.Linear(144, 2)),
-            torch.randn(4, 3, 8, 8),
-            {"entrance": "image", "blocks.0": "image", "blocks.1": "image"},
-        ),
-        (
-            encoder,
-            torch.randn(4, 7, 5),
-            {"entrance": "tokens", "blocks.2": "tokens", "blocks.6": "tokens", "blocks.9": "tokens"},
-        ),
-        (recurrent, torch.randint(9, (4, 7)), {"embed": "tokens", "mix": "tokens"}),
+        (convolutional, torch.randn(4, 1, 12), "sequence", ["2"]),
+        (one_block, torch.randn(4, 6), "vector", ["0", "0.1"]),
+        (functional_blocks, torch.randn(4, 3, 8, 8), "image", ["entrance", "blocks.0", "blocks.1"]),
+        (ten_blocks, torch.randn(4, 7, 5), "tokens", ["entrance", "blocks.2", "blocks.6", "blocks.9"]),
+        (called_twice, torch.randint(9, (4, 7)), "tokens", ["embed", "mix"]),
     ],
     ids=["activations", "inside of one block", "functional blocks", "spread over ten blocks", "called twice"],
 )
-def test_automatic_places_are_found(build, inputs, places):
+def test_automatic_places_are_found(build, inputs, kind, places):
     model = build()
     attach_slots(model, "auto", Example.of(inputs))
-    assert {slot.name: slot.site.kind for slot in slots_of(model).each() if slot.site} == places
+    assert {slot.name: slot.site.kind for slot in slots_of(model).each() if slot.site} == dict.fromkeys(places, kind)

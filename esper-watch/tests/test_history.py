@@ -155,12 +155,14 @@ def test_means_that_do_not_exist_are_not_finite():
 @pytest.mark.parametrize("status", ["running", "died"])
 def test_an_unfinished_run_is_running_or_died_and_says_what_was_skipped(status, tmp_path):
     manifest = {"format": 1, "id": "quiet-otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    run = tmp_path / "quiet-otter"
+    run.mkdir()
+    (run / "manifest.json").write_text(json.dumps(manifest))
     lines = [encode(event) for event in (began("grown"), *trained("grown", 4))]
     lines += ['{"type": "seed-moved", "v": 2}', '{"type": "step-fin']
-    (tmp_path / "events.jsonl").write_text("\n".join(lines))
-    with FileLock(tmp_path / ".lock") if status == "running" else nullcontext():
-        history = read_history(tmp_path)
+    (run / "events.jsonl").write_text("\n".join(lines))
+    with FileLock(run / ".lock") if status == "running" else nullcontext():
+        history = read_history(run)
     assert (history.name, history.status, history.share_done) == ("quiet-otter", status, 0.5)
     skipped = ['events of type "seed-moved" are skipped', "the last line, line 7, is incomplete"]
     assert [note[: len(start)] for note, start in zip(history.skipped, skipped, strict=True)] == skipped

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
-from esper_core.leyline import Metric, Problem, RunFolderError
+from esper_core.leyline import Metric, Problem
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -23,7 +23,6 @@ from esper_core.leyline.events import (
     StepFinished,
     UpdateFinished,
 )
-from esper_core.leyline.files import read_json
 from esper_run import load_run, read_events
 from esper_run.config.model import CAPACITY as CAPACITY, TWIN as TWIN
 from esper_run.formats import is_usable as is_usable, metric_of as metric_of
@@ -51,7 +50,7 @@ class History:
     """Everything that the events of a run contain, as plain records. It can be fed while the run goes on.
 
     Args:
-        name: Id of the run.
+        name: Name of the run's folder: its id, unless the folder was renamed.
         keep_steps: Whether ``steps`` has each of them; runs have up to a million, and pages do without.
     """
 
@@ -278,7 +277,7 @@ def read_history(run: Path, *, keep_steps: bool = True) -> History:
     if not events.exists():
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise EsperError(Problem("E420", f"{run} is not a run directory: it has no events.jsonl", hint=hint))
-    history = History(_name(run), keep_steps=keep_steps)
+    history = History(run.resolve().name, keep_steps=keep_steps)
     for event in read_events(events, tell=history.skipped.append):
         history.add(event)
     if history.status == UNFINISHED:
@@ -312,13 +311,6 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
     opens = opinion is not None and opinion.opens
     price = math.nan if price is None else price
     matching[-1].looks.add(Look(step, seed.alpha, mean_gain, lower, upper, price, opens))
-
-
-def _name(run: Path) -> str:
-    try:
-        return str(read_json(run / "manifest.json")["id"])
-    except (OSError, RunFolderError, KeyError, TypeError):
-        return run.resolve().name
 
 
 def _process_status(run: Path) -> str | None:

@@ -63,7 +63,7 @@ class FollowedRun:
         self._forget()
 
     def _forget(self) -> None:
-        self.history = History(self.path.name, keep_steps=False)
+        self.history = History(self.path.resolve().name, keep_steps=False)
         self.offset = 0
         self._inode = None
         self._tail = b""
@@ -111,7 +111,7 @@ class FollowedRun:
             try:
                 refuse_links(self.path)
             except EsperError as error:
-                return Report(History(self.path.name), None, error.problems[0].message, "", has_checkpoint=False)
+                return Report(History(self.history.name), None, error.problems[0].message, "", has_checkpoint=False)
             return read_report(self.path, self.history)
 
     def _follow(self, deadline: float) -> None:

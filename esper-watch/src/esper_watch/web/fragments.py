@@ -65,7 +65,7 @@ class LivePage:
     def html(self) -> str:
         """Return the whole page."""
         head, *sections = self.fragments()
-        return render("live.html", title=self.followed.path.name, head=head, sections=sections)
+        return render("live.html", title=self.followed.history.name, head=head, sections=sections)
 
     def changes(self, shown: str) -> dict[str, Any]:
         """Return what a page must do that shows these fragments, written as id:digest,id:digest.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import pytest
 
@@ -23,13 +23,10 @@ SMALL = """\
 task: stripes
 host: pointwise-mlp
 slots: {early: {blueprints: [conv_light]}}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
-      - {step: 3, op: advance, slot: early}
-      - {step: 6, op: fossilise, slot: early}
+policy: {use: schedule, settings: {plan: [
+  {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2},
+  {step: 3, op: advance, slot: early},
+  {step: 6, op: fossilise, slot: early}]}}
 environments: 2
 episode: {steps: 8, batches: 4, batch_size: 20}
 capacity: false
@@ -73,15 +70,23 @@ def _events_below(arguments: Sequence[str | Path]) -> list[Path]:
     return sorted(file for place in places for file in place.glob("*/events.jsonl"))
 
 
+def compared(results: Any, first: str, second: str) -> Any:
+    """Return the comparison of an arm with another one, of which there is one in results of a run."""
+    pairs = [pair for pair in results["comparisons"] if (pair["a"], pair["b"]) == (first, second)]
+    (comparison,) = pairs
+    return comparison
+
+
 def hold_against_the_oracle(events: Sequence[Event]) -> None:
     """Check that a host has its twin's measurements, to the last bit, until a seed acts on it or a rollback."""
-    twins = {
-        (event.round, event.seed, event.step): event.signals for event in events if _is(event, StepFinished, "twin")
-    }
+    of_twins = [event for event in events if isinstance(event, StepFinished) and event.arm == "twin"]
+    twins = {(event.round, event.seed, event.step): event.signals for event in of_twins}
     touched: set[tuple[int, str, int]] = set()
     learnt: dict[tuple[int, str, int, int], list[SeedSignals]] = {}
     for event in events:
-        if isinstance(event, SeedLost | GovernorActed) or (isinstance(event, StageChanged) and _acts(event)):
+        # On a branch a seed acts some steps after it says so, but never before.
+        acts = isinstance(event, StageChanged) and event.now in (Stage.BLENDING, Stage.FOSSILISED)
+        if isinstance(event, SeedLost | GovernorActed) or acts:
             touched.add((event.round, event.arm, event.seed))
         if not isinstance(event, StepFinished) or event.arm.startswith(("twin", "capacity")):
             continue
@@ -99,15 +104,6 @@ def hold_against_the_oracle(events: Sequence[Event]) -> None:
             # A gain in accuracy has no deviation while the seed changes no prediction.
             assert all((gain.deviation > 0) == (gain.best > gain.worst) for gain in gains)
             assert min(seed.incubation_loss or 0.0 for seed in seeds[1:]) < (seeds[0].incubation_loss or 0.0)
-
-
-def _is(event: Event, kind: type, arm: str) -> TypeGuard[StepFinished]:
-    return isinstance(event, kind) and getattr(event, "arm", None) == arm
-
-
-def _acts(event: StageChanged) -> bool:
-    """Return whether a seed acts. On a branch this may be some steps early, but never late."""
-    return event.now in (Stage.BLENDING, Stage.FOSSILISED)
 
 
 @pytest.fixture

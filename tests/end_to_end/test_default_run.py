@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.conftest import compared
+
 ROOT = Path(__file__).parents[2]
 DEFAULT, TEXT = ROOT / "plugins.yaml", ROOT / "examples" / "bytes.yaml"
 
@@ -11,21 +13,12 @@ DEFAULT, TEXT = ROOT / "plugins.yaml", ROOT / "examples" / "bytes.yaml"
 @pytest.mark.slow
 def test_growth_beats_its_twin_by_15_points_over_8_seeds(esper, tmp_path):
     results = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet").json["results"]
-    (comparison,) = [
-        comparison
-        for comparison in results["comparisons"]
-        if (comparison["a"], comparison["b"]) == ("heuristic", "twin")
-    ]
+    comparison = compared(results, "heuristic", "twin")
     assert comparison["n"] == 8
     assert comparison["difference"] >= 0.15
     assert comparison["ci_low"] > 0
     assert comparison["verdict"] == "better"
-    (static,) = [
-        comparison
-        for comparison in results["comparisons"]
-        if {comparison["a"], comparison["b"]} == {"heuristic", "capacity"}
-    ]
-    assert static["n"] == 8
+    assert compared(results, "heuristic", "capacity")["n"] == 8
     assert {episode["seed"] for episode in results["arms"]["capacity"]["episodes"]} == set(range(8))
 
 
@@ -36,8 +29,6 @@ def test_a_transformer_on_text_is_judged_by_perplexity_and_less_of_it_is_better(
     assert results["metric"] == {"name": "perplexity", "direction": "down", "unit": ""}
     means = {arm: arm_results["test"]["mean"] for arm, arm_results in results["arms"].items()}
     assert 1 < means["gru"] < means["twin"] < 256
-    (comparison,) = [
-        comparison for comparison in results["comparisons"] if (comparison["a"], comparison["b"]) == ("gru", "twin")
-    ]
+    comparison = compared(results, "gru", "twin")
     assert comparison["difference"] == pytest.approx(means["twin"] - means["gru"])
     assert comparison["verdict"] == "better"

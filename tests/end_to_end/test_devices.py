@@ -18,13 +18,10 @@ RUN = """
 task: {use: tasks/mnist1d, settings: {samples: 800, validation: 200}}
 host: {use: tasks/pointwise-mlp}
 slots: {early: {blueprints: [conv_light]}}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 1, op: germinate, slot: early, blueprint: conv_light, speed: 2}
-      - {step: 4, op: advance, slot: early}
-      - {step: 7, op: fossilise, slot: early}
+policy: {use: schedule, settings: {plan: [
+  {step: 1, op: germinate, slot: early, blueprint: conv_light, speed: 2},
+  {step: 4, op: advance, slot: early},
+  {step: 7, op: fossilise, slot: early}]}}
 environments: 2
 capacity: false
 growth: {gates: "off"}
@@ -70,9 +67,8 @@ def test_a_run_grows_learns_and_continues(tmp_path, device, compute):
     with pytest.raises((Interrupted, KeyboardInterrupt)):
         run(prepare(file), name="stopped", listeners=[Stopping()], **arguments)
     (stopped,) = (tmp_path / "runs").glob("*stopped*")
-    again = resume(prepare(stopped / "config.yaml"), read_run(stopped), on_warning=arguments["on_warning"]).results[
-        "arms"
-    ]["schedule"]
+    resumed = resume(prepare(stopped / "config.yaml"), read_run(stopped), on_warning=arguments["on_warning"])
+    again = resumed.results["arms"]["schedule"]
     assert again["fossils"] == 1.0
     closely: Callable[[float], Any] = pytest.approx if device == "cpu" else lambda mean: pytest.approx(mean, abs=0.05)
     assert again["test"]["mean"] == closely(uninterrupted["test"]["mean"])

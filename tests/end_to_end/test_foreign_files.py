@@ -56,8 +56,8 @@ def put(kind: str, place: Path) -> None:
     elif kind == "link":
         place.symlink_to(place.parent / "config.yaml")
     elif kind == "sparse":
-        with place.open("wb") as file:
-            file.truncate(1 << 40)
+        place.touch()
+        os.truncate(place, 1 << 40)
     else:
         place.write_text(NESTED)
 

@@ -66,9 +66,8 @@ def test_a_plain_loop_equals_the_static_control_of_esper_to_the_bit(tmp_path):
     from esper_run import read_events, run
 
     cell, part = CELLS["pointwise"], CELLS["pointwise"].parts[0]
-    plan = [
-        {"step": step, "op": op, "slot": "early"} for step, op in ((0, "germinate"), (1, "advance"), (2, "fossilise"))
-    ]
+    ops = "germinate", "advance", "fossilise"
+    plan = [{"step": step, "op": op, "slot": "early"} for step, op in enumerate(ops)]
     plan[0] |= {"blueprint": "conv_light", "speed": 0}
     optimizer = {"learning_rate": 0.01, "schedule": {"use": "cosine", "settings": {"warmup": 1, "floor": 0.02}}}
     config = {
@@ -117,9 +116,8 @@ def test_exact_intervals_and_tests_against_a_margin_agree_with_tables():
     assert exact_interval(20, 20) == pytest.approx((0.8316, 1.0), abs=1e-4)
     assert exact_interval(190, 200) == pytest.approx((0.9101, 0.9758), abs=2e-3)
     few = [judged("", [True] * kept + [False] * 5, lambda share: 0.95 - share, 200) for kept in (15, 95)]
-    assert [criterion.verdict for criterion in few] == ["missed by 20", "not measured"], (
-        "its whole interval has to miss"
-    )
+    verdicts = [criterion.verdict for criterion in few]
+    assert verdicts == ["missed by 20", "not measured"], "its whole interval has to miss"
     # mean -1.5 + 3, s = 0.5774, n = 4: t = 5.196 with 3 degrees of freedom
     assert p_not_below([-1.0, -2.0, -1.0, -2.0], 3.0) == pytest.approx(1 - 0.00692, abs=1e-3)
 
@@ -165,9 +163,8 @@ def test_a_grid_is_extended_while_the_best_rate_lies_at_its_edge(tmp_path):
     planner = Planner(Store(tmp_path), {"wide": Cost(batch=1e-3, operation=1e-10, grow=2.0)})
     study = CellStudy(CELLS["wide"], replace(QUICK, rates=(0.03,), extensions=2), planner.store)
     study.tune(planner.run)
-    assert [sorted({setting.rate for setting in study.settings(late=late)}) for late in (False, True)] == [
-        [0.0033, 0.01, 0.03, 0.09]
-    ] * 2
+    for late in (False, True):
+        assert sorted({setting.rate for setting in study.settings(late=late)}) == [0.0033, 0.01, 0.03, 0.09]
     assert study.chosen("esper") == Setting(0.01, "constant")
     trainings = planner.trainings
     CellStudy(study.cell, study.size, planner.store).tune(planner.run)
@@ -186,10 +183,8 @@ def test_the_report_is_made_from_records_alone(tmp_path):
     assert planner.trainings == trainings, "the same jobs are not trained again"
     text = write_report(QUICK, planner.store, quick=True).read_text()
     assert "| MNIST-1D × pointwise-mlp | 40.0 | 90.0 | late=mlp | deficit, +50.0 |" in text
-    assert (
-        "from a trained network better than retraining at 25 %, on deficit cells | +0.0 (+0.0 to +0.0) points "
-        "| +0.0 (+0.0 to +0.0) | missed by 0 |" in text
-    )
+    row = "from a trained network better than retraining at 25 %, on deficit cells | +0.0 (+0.0 to +0.0) points "
+    assert f"{row}| +0.0 (+0.0 to +0.0) | missed by 0 |" in text
     for part in ("quick form", "## From scratch", "points of accuracy", "nats of log-loss", "## The data change"):
         assert part in text
     assert (tmp_path / "trained.svg").read_text().startswith("<svg")

@@ -19,7 +19,7 @@ from esper_core.leyline import Action, Op, Stage
 from esper_core.leyline.events import GovernorActed, StageChanged
 from esper_grow import Gardener
 from esper_run import read_events, run
-from tests.support.core_worlds import PlannedPolicy
+from tests.support.core_worlds import PlannedPolicy, per_example
 
 Batch = tuple[Tensor, Tensor]
 TENDS = 20
@@ -41,10 +41,7 @@ def dense() -> nn.Module:
 LINEAR = {"convolutional": "1.3", "dense": "0.1"}
 """The linear layer of each host at which an adapter grows."""
 
-HOSTS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "convolutional": (convolutional, "conv_light"),
-    "dense": (dense, "mlp"),
-}
+HOSTS = {"convolutional": (convolutional, "conv_light"), "dense": (dense, "mlp")}
 
 
 @cache
@@ -74,10 +71,6 @@ def trained(kind: str) -> nn.Module:
     return model
 
 
-def unchanged(batch: Batch) -> Batch:
-    return batch
-
-
 def noise(batch: Batch) -> Batch:
     return batch[0] + 1.5 * torch.randn_like(batch[0]), batch[1]
 
@@ -97,10 +90,6 @@ CONDITIONS = (
     *("plain", "noise", "mixup", "wrong labels", "dropout", "decay", "restarts"),
     *("summed", "few held out", "frozen", "adapters"),
 )
-
-
-def per_example(model: nn.Module, batch: Batch) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
 def summed(model: nn.Module, batch: Batch) -> Tensor:
@@ -129,7 +118,7 @@ def fine_tune(
     validation = batches(examples(99, 8 if condition == "few held out" else 120), 60)
     if condition == "summed":
         loss, validation = summed, batches(examples(99, 40), 4)
-    augment, growth = AUGMENTATIONS.get(condition, unchanged), {"gates": "off"}
+    augment, growth = AUGMENTATIONS.get(condition, lambda batch: batch), {"gates": "off"}
     plan = {
         KEPT_AT - 5: Action(Op.GERMINATE, slot, f"blueprints/{blueprint}"),
         KEPT_AT - 3: Action(Op.ADVANCE, slot),

@@ -103,6 +103,7 @@ class Row:
 
 
 HANG, DEADLOCK, NULL, LEAVE = "time.sleep(600)", "deadlock()", "read_null()", "os._exit(0)"
+BYE = "sys.exit('bye')"
 FAILS, PLUGIN_FAILS, CRASHES, KILLED = 1, 3, -signal.SIGSEGV, -signal.SIGKILL
 
 HOOK = "outputs.register_hook(lambda gradient: {}) if STARTED and outputs.requires_grad else None"
@@ -115,16 +116,10 @@ SEEDS = {
     ],
     "crashes": [("factory", NULL), ("training", "os.abort()"), ("evaluation", NULL), ("state", NULL)],
     "exits": [
-        ("training", LEAVE),
-        ("training", "os._exit(3)"),
-        ("training", "sys.exit('bye')"),
+        *(("training", code) for code in (LEAVE, "os._exit(3)", "sys.exit('bye')")),
         ("parameters", "os._exit(1)"),
     ],
-    "signals": [
-        ("training", "kill(signal.SIGKILL)"),
-        ("training", "kill(signal.SIGUSR1)"),
-        ("training", "kill(signal.SIGSTOP)"),
-    ],
+    "signals": [("training", f"kill(signal.{name})") for name in ("SIGKILL", "SIGUSR1", "SIGSTOP")],
     "errors": [
         ("training", "raise KeyboardInterrupt"),
         ("factory", "raise KeyboardInterrupt"),
@@ -210,9 +205,7 @@ def test_seeds_that_meddle_with_their_worker_change_nothing(processes: Any, calm
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
-    row: Row, processes: Any, calm: World, tmp_path: Path
-) -> None:
+def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(row, processes, calm, tmp_path) -> None:
     """A run that it ended is resumed with a mended plugin, to the results of one that was never disturbed."""
     world, text = World(processes, tmp_path), plugin({row.place: row.code})
     assert world.call(text, "run", "run.yaml", engine=row.engine) == row.status, world.said
@@ -246,9 +239,7 @@ def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
         ("step", DEADLOCK, "threads", KILLED),
     ],
 )
-def test_a_signal_ends_a_run_that_hangs_within_its_grace(
-    place: str, code: str, engine: str, status: int, processes: Any, calm: World, tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_run_that_hangs_within_its_grace(place, code, engine, status, processes, calm, tmp_path):
     """The last checkpoint stands, and the resumed run ends as one that was never disturbed."""
     world, marker = World(processes, tmp_path), tmp_path / "hangs"
     (tmp_path / "run.yaml").write_text(RUN.replace("patience: 5", "patience: 300\ngrace: 2"))

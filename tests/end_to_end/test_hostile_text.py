@@ -59,11 +59,7 @@ def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
     if origin is tuple:
         return (filled(inner[0], way, word, planted),)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, value = (
-            filled(inner_type, f"{way}.{place}", word, planted)
-            for place, inner_type in zip(("key", "value"), inner, strict=True)
-        )
-        return {key: value}
+        return {filled(inner[0], f"{way}.key", word, planted): filled(inner[1], f"{way}.value", word, planted)}
     return {int: 1, float: 0.5, bool: True}.get(kind) or next(iter(kind))
 
 
@@ -142,11 +138,7 @@ def report_of(run: Path) -> str:
     return write_report(run, run / "page.html").read_text(encoding="utf-8")
 
 
-def live_page_of(run: Path) -> str:
-    return LivePage(run).html()
-
-
-PAGES = {"report": report_of, "live": live_page_of}
+PAGES = {"report": report_of, "live": lambda run: LivePage(run).html()}
 TOLD = {
     "report": (
         *("the end's reason", "a warning", "a new event", "a new field", "task", "stripes"),
@@ -189,9 +181,8 @@ def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word,
 
 def test_a_hostile_text_creates_no_element_on_the_page_of_a_run_without_a_summary(ran, tmp_path):
     """Then metric and arms come from its events."""
-    runs = [
-        planted_run(ran, tmp_path / f"run-{n}", word, ended=False)
-        for n, word in enumerate((HARMLESS, *HOSTILE.values()))
-    ]
-    harmless, *hostile = [made(Page(report_of(run))) for run in runs]
+    pages = []
+    for number, word in enumerate((HARMLESS, *HOSTILE.values())):
+        pages.append(made(Page(report_of(planted_run(ran, tmp_path / str(number), word, ended=False)))))
+    harmless, *hostile = pages
     assert hostile == [harmless] * len(HOSTILE)

@@ -65,14 +65,9 @@ def open_page(browser, run):
 
     yield open_
     for page in pages:
-        leave(page)
+        page.evaluate("location = 'about:blank'")  # ends its requests
         assert page.complaints == []
         assert [url for url in page.requests if not url.startswith((f"{origin}/", "about:"))] == []
-
-
-def leave(page):
-    """End the requests of a page."""
-    page.evaluate("location = 'about:blank'")
 
 
 def unnamed_controls(page):

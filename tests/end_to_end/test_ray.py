@@ -25,16 +25,11 @@ host: pointwise-mlp
 slots:
   early: {blueprints: [conv_light, pointwise]}
 arms:
-  planned:
-    policy:
-      use: schedule
-      settings:
-        plan:
-          - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
-          - {step: 2, op: advance, slot: early}
-          - {step: 5, op: fossilise, slot: early}
-  other:
-    policy: %s
+  planned: {policy: {use: schedule, settings: {plan: [
+    {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2},
+    {step: 2, op: advance, slot: early},
+    {step: 5, op: fossilise, slot: early}]}}}
+  other: {policy: %s}
 environments: 3
 rounds: 2
 lanes: 3
@@ -70,9 +65,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
     folder = tmp_path_factory.mktemp("cluster")
     script = Path(__file__).with_name("ray_cluster.py")
     with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        server = subprocess.Popen([sys.executable, script], text=True, **pipes)
 
     def ask(text: str, folder: Path = folder, **job: Any) -> dict[str, Any]:
         assert server.stdin is not None
@@ -110,14 +104,20 @@ def test_workers_that_do_not_start_end_the_run_with_the_cpus_that_there_are(clus
     assert "E404 3 workers of one CPU each did not start in 20 seconds: the cluster has 1 CPUs" in ran["error"]
 
 
-@pytest.mark.parametrize(("first", "then"), [("threads", "ray"), ("ray", "processes")])
-def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, text, expected):
-    (tmp_path / "run.yaml").write_text(text)
-    start = [sys.executable, "-m", "esper_run", "run", "run.yaml", "--quiet", "--engine", first]
-    process = subprocess.Popen(start, cwd=tmp_path)
-    while not list(tmp_path.glob("runs/*/checkpoints/000003")):
+def begun(folder: Path, text: str, checkpoint: int, *options: str, **env: str) -> subprocess.Popen[bytes]:
+    """Start a run in a folder, and return its process when it has this checkpoint."""
+    (folder / "run.yaml").write_text(text)
+    command = [sys.executable, "-m", "esper_run", "run", "run.yaml", "--quiet", *options]
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, **env})
+    while not list(folder.glob(f"runs/*/checkpoints/{checkpoint:06}")):
         assert process.poll() is None
         time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize(("first", "then"), [("threads", "ray"), ("ray", "processes")])
+def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, text, expected):
+    process = begun(tmp_path, text, 3, "--engine", first)
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     (run,) = (tmp_path / "runs").iterdir()
@@ -130,18 +130,14 @@ def test_a_run_whose_machine_is_lost_is_resumed_from_its_store(tmp_path):
     """The driver is killed, and with it the head of the cluster; its run directory is gone, too."""
     text = RUNS["random"].replace("steps: 7", "steps: 30")
     expected = found_in(run_once(tmp_path / "threads", text, "--engine", "threads"))
-    (tmp_path / "run.yaml").write_text(text)
-    store, program = f"file://{tmp_path}/store", [sys.executable, "-m", "esper_run"]
-    set_store = ("--set", f"store={store}")
-    process = subprocess.Popen([*program, "run", "run.yaml", "--quiet", "--engine", "ray", *set_store], cwd=tmp_path)
-    while not list(tmp_path.glob("runs/*/checkpoints/000012")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    store = f"file://{tmp_path}/store"
+    process = begun(tmp_path, text, 12, "--engine", "ray", "--set", f"store={store}")
     process.kill()
     process.wait()
     (run,) = (tmp_path / "runs").iterdir()
     run.rename(tmp_path / "lost")
-    subprocess.run([*program, "resume", f"{store}/{run.name}", "--quiet", "--engine", "ray"], cwd=tmp_path, check=True)
+    again = [sys.executable, "-m", "esper_run", "resume", f"{store}/{run.name}", "--quiet", "--engine", "ray"]
+    subprocess.run(again, cwd=tmp_path, check=True)
     assert found_in(run) == expected
 
 
@@ -224,13 +220,8 @@ def marked(mark: str) -> list[str]:
 
 @pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_finishes_its_step_and_leaves_no_process(end, code, tmp_path):
-    (tmp_path / "run.yaml").write_text(RUNS["random"].replace("steps: 7", "steps: 400"))
     mark = f"mark-{tmp_path}-{end}"
-    command = [sys.executable, "-m", "esper_run", "run", "run.yaml", "--quiet", "--engine", "ray"]
-    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MARK": mark})
-    while not list(tmp_path.glob("runs/*/checkpoints/000003")):
-        assert process.poll() is None
-        time.sleep(0.05)
+    process = begun(tmp_path, RUNS["random"].replace("steps: 7", "steps: 400"), 3, "--engine", "ray", MARK=mark)
     assert [process_command for process_command in marked(mark) if "raylet" in process_command]
     process.send_signal(end)
     assert process.wait() == code

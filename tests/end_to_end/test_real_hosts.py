@@ -19,6 +19,7 @@ from esper_core.leyline import SlotPlace
 from esper_grow import Gardener, export
 from tests.docs.test_answers import script
 from tests.end_to_end.conftest import Plan
+from tests.support.core_worlds import per_example
 from tests.support.loops import train_batch
 
 pytestmark = pytest.mark.slow
@@ -60,10 +61,6 @@ def images(seed: int) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def classified(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
 def transformer(name: str, **settings: Any) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     kind = getattr(transformers, name)
@@ -77,9 +74,8 @@ def sentences(seed: int) -> Any:
     ids = (torch.arange(10) * torch.randint(1, 4, (16, 1)) + torch.randint(24, (16, 1))) % 24
     mask = torch.ones_like(ids)
     mask[::3, 8:] = 0
-    return transformers.BatchEncoding(
-        {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
-    )
+    labels = ids.masked_fill(mask == 0, -100)
+    return transformers.BatchEncoding({"input_ids": ids, "attention_mask": mask, "labels": labels})
 
 
 def next_words(model: nn.Module, batch: Any) -> Tensor:
@@ -108,10 +104,10 @@ LLAMA = {**BERT, "num_key_value_heads": 1}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 HOSTS = {
     "timm resnet": Host(
-        lambda: timm_model("test_resnet"), images, classified, {"layer": SlotPlace("layer1")}, "conv_light"
+        lambda: timm_model("test_resnet"), images, per_example, {"layer": SlotPlace("layer1")}, "conv_light"
     ),
     "timm vit": Host(
-        lambda: timm_model("vit_tiny_patch16_224", **VIT), images, classified, {"b": SlotPlace("blocks.0")}, "mlp"
+        lambda: timm_model("vit_tiny_patch16_224", **VIT), images, per_example, {"b": SlotPlace("blocks.0")}, "mlp"
     ),
     "gpt2": Host(
         lambda: transformer("GPT2LMHeadModel", **GPT2), sentences, next_words,

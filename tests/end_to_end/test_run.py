@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.leyline import ConfigError, RunFolderError
+from esper_core.leyline import RunFolderError
 from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
 from esper_run.app.compose import prepare
 from esper_run.app.run import resume
-from esper_run.config import parse_config
 from esper_run.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, add_plugin
+from tests.support.configurations import problem_in
+
+POLICY = SMALL[SMALL.index("policy:") : SMALL.index("environments:")]
 
 NOTHING_PAYS = """policy: heuristic
 growth: {gates: "off", price: 10.0}
@@ -75,20 +77,13 @@ def test_what_the_policy_concluded_is_in_the_events_the_summary_and_the_report(r
 def test_arms_are_compared_with_each_other_and_the_twin(run, small):
     plan = "[{step: 5, op: germinate, slot: early, blueprint: conv_light}]"
     arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"
-    text = small.read_text()
-    small.write_text(text[: text.index("policy:")] + f"arms: {arms}\n" + text[text.index("environments:") :])
+    small.write_text(SMALL.replace(POLICY, f"arms: {arms}\n"))
     results = run().json("summary.json")["results"]
     assert list(results["arms"]) == ["never", "late", "twin"]
-    assert [(c["a"], c["b"]) for c in results["comparisons"]] == [
-        ("never", "late"),
-        ("never", "twin"),
-        ("late", "twin"),
-    ]
-    assert (
-        results["arms"]["never"]["episodes"]
-        == results["arms"]["twin"]["episodes"]
-        == results["arms"]["late"]["episodes"]
-    )
+    compared = [(comparison["a"], comparison["b"]) for comparison in results["comparisons"]]
+    assert compared == [("never", "late"), ("never", "twin"), ("late", "twin")]
+    never, late, twin = (results["arms"][arm]["episodes"] for arm in ("never", "late", "twin"))
+    assert never == late == twin
 
 
 def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
@@ -108,9 +103,7 @@ def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],
 )
-def test_impossible_configurations_are_reported_with_a_code_and_an_exit_status(
-    changes, code, message, esper, run, small
-):
+def test_impossible_configurations_are_reported_with_code_and_exit_status(changes, code, message, esper, run, small):
     ran = run(*changes, code=code)
     assert message in ran.answer.err
     assert "Traceback" not in ran.answer.err
@@ -185,16 +178,11 @@ def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_pat
     assert shown["grown"]["schedule"] == {"blueprints/conv_light in early": 1.0}
     assert shown["grown"]["twin"] == {}
     compared = esper("compare", "first", *runs, "--json").json
-    shown = [
-        {key: comparison[key] for key in expected}
-        for comparison, expected in zip(compared["comparisons"], summary["results"]["comparisons"], strict=True)
-    ]
-    assert shown == summary["results"]["comparisons"]
+    for comparison, expected in zip(compared["comparisons"], summary["results"]["comparisons"], strict=True):
+        assert comparison.items() >= expected.items()
     assert compared["warnings"] == []
-    assert (
-        "no difference shown, because a verdict needs 8 networks of each arm"
-        in esper("compare", summary["run"], *runs).out
-    )
+    why = "no difference shown, because a verdict needs 8 networks of each arm"
+    assert why in esper("compare", summary["run"], *runs).out
 
 
 def test_a_run_leaves_its_report(esper, run, tmp_path):
@@ -240,16 +228,8 @@ def test_an_invalid_name_is_refused_before_anything_is_loaded(name, run, tmp_pat
 
 
 def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, small):
-    text = small.read_text()
-    without = text[: text.index("policy:")] + text[text.index("environments:") :]
-    with pytest.raises(ConfigError) as caught:
-        parse_config(without.encode(), file="f.yaml")
-    (problem,) = caught.value.problems
-    offered = [
-        configuration
-        for configuration in re.findall(r'"([^"]+)"', problem.hint or "")
-        if configuration.startswith("policy:")
-    ]
+    without = SMALL.replace(POLICY, "")
+    offered = re.findall(r'"(policy:[^"]+)"', problem_in(without).hint or "")
     assert len(offered) == 2
     for configuration in offered:
         small.write_text(f"{without}\n{configuration}\n")
@@ -296,7 +276,7 @@ def test_run_15_results_include_their_controls(run):
 
 
 def test_without_growth_there_is_no_static_control(run, small):
-    small.write_text(SMALL.split("policy:\n")[0] + "policy: static\n" + SMALL[SMALL.index("environments:") :])
+    small.write_text(SMALL.replace(POLICY, "policy: static\n"))
     assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]
 
 

@@ -22,13 +22,10 @@ task: {use: mnist1d, settings: {samples: 400, validation: 100}}
 host: pointwise-mlp
 slots:
   early: {blueprints: [conv_light, pointwise]}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 0, slot: early, op: germinate, blueprint: conv_light}
-      - {step: 2, slot: early, op: advance}
-      - {step: 5, slot: early, op: prune}
+policy: {use: schedule, settings: {plan: [
+  {step: 0, slot: early, op: germinate, blueprint: conv_light},
+  {step: 2, slot: early, op: advance},
+  {step: 5, slot: early, op: prune}]}}
 growth: {gates: "off", incubation: shadow, nursery: 1, embargo: 1}
 environments: 2
 lanes: 2

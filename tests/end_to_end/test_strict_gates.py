@@ -43,13 +43,10 @@ def accepted(esper, tmp_path):
         assert answer.status == 0, answer.err
         episodes = json.loads((Path(answer.json["run"]) / "growth.json").read_text())["episodes"]
         kept = {name: sum(len(episode["grown"]) for episode in episodes if episode["arm"] == name) for name in places}
-        comparisons = answer.json["results"]["comparisons"]
-        gained = {
-            comparison["a"]: comparison["difference"]
-            for comparison in comparisons
-            if comparison["b"] == "twin" and comparison["n"] == SEEDS
-        }
-        return kept, gained
+        with_twin = [
+            pair for pair in answer.json["results"]["comparisons"] if (pair["b"], pair["n"]) == ("twin", SEEDS)
+        ]
+        return kept, {pair["a"]: pair["difference"] for pair in with_twin}
 
     return run
 

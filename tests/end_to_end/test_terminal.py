@@ -170,7 +170,6 @@ def test_a_pipe_gets_a_few_plain_lines(esper, arguments):
     assert answer.status == 0
     lines = answer.err.splitlines()
     assert 1 <= len(lines) <= 5
-    assert re.fullmatch(
-        r"[0-9-]+-otter: 100 %, step 8 of 8 \| schedule [\d.]+ %, twin [\d.]+ % \| .*[12] kept.*", lines[-1]
-    )
+    last = r"[0-9-]+-otter: 100 %, step 8 of 8 \| schedule [\d.]+ %, twin [\d.]+ % \| .*[12] kept.*"
+    assert re.fullmatch(last, lines[-1])
     assert "\x1b" not in answer.err + answer.out

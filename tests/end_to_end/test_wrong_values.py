@@ -243,14 +243,10 @@ PREPARED: Final = [
 @pytest.mark.parametrize(("place", "value", "says"), PREPARED)
 def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, says: str, tmp_path: Path) -> None:
     names = "from esper_core.leyline import DataShape, Metric, Split\n"
-    code = (
-        f"return {value}"
-        if place == "split"
-        else (
-            "self.stripes = stripes()\nself.metric, self.shape = self.stripes.metric, self.stripes.shape\n"
-            f"self.{'metric' if 'Metric' in value else 'shape'} = {value}\nreturn"
-        )
-    )
+    code = f"return {value}"
+    if place == "task":
+        code = "self.stripes = stripes()\nself.metric, self.shape = self.stripes.metric, self.stripes.shape\n"
+        code += f"self.{'metric' if 'Metric' in value else 'shape'} = {value}\nreturn"
     (tmp_path / "run.yaml").write_text(RUN)
     (tmp_path / "hostile.py").write_text(names + plugin({place: code}))
     with pytest.raises(PluginError, match=r'task "hostile/task" \(local file ') as refused:
@@ -262,9 +258,7 @@ def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, sa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place in ROWS for value in ROWS[place]])
-def test_run_with_a_wrong_value_ends_with_its_package_named(
-    place: str, value: str, tmp_path: Path, esper_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_a_wrong_value_ends_with_its_package_named(place, value, tmp_path, esper_cli, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(RUN)
     code = f"if len(inputs) > 2: return {value}" if place == "host" else f"return {value}"  # two examples are a graft's

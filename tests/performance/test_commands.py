@@ -24,10 +24,9 @@ PER_ENVIRONMENT = ("govern", "grow", "policy", "telemetry", "other")
 
 def default_run(**settings):
     """Run plugins.yaml with these settings; return its seconds in total and by region."""
-    changes = [
-        argument for key, value in settings.items() for argument in ("--set", f"{key.replace('__', '.')}={value}")
-    ]
-    command = [sys.executable, "-m", "esper_run", "run", "plugins.yaml", "--quiet", "--json", *changes]
+    command = [sys.executable, "-m", "esper_run", "run", "plugins.yaml", "--quiet", "--json"]
+    for key, value in settings.items():
+        command += ["--set", f"{key.replace('__', '.')}={value}"]
     with tempfile.TemporaryDirectory() as runs:
         begin = time.perf_counter()
         done = subprocess.run([*command, "--runs-dir", runs], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
@@ -59,10 +58,8 @@ def test_update_of_a_learned_policy(benchmark, record, quick):
         drawn = []
         while len(drawn) < steps:
             drawn += episode(space, seed + len(drawn))
-        return [
-            replace(scene, observation=replace(scene.observation, step=step, steps=steps))
-            for step, scene in enumerate(drawn[:steps])
-        ]
+        seen = [replace(scene.observation, step=step, steps=steps) for step, scene in enumerate(drawn[:steps])]
+        return [replace(scene, observation=observation) for scene, observation in zip(drawn, seen, strict=False)]
 
     def play():
         """Collect a rollout in random states with random rewards; pytest-benchmark does not time this."""
@@ -90,11 +87,8 @@ def test_update_of_a_learned_policy(benchmark, record, quick):
 
 def test_start_of_commands_that_only_list(compare, record):
     esper = Path(sys.executable).with_name("esper")
-    commands = {
-        "bare": [sys.executable, "-c", "pass"],
-        "esper --help": [esper, "--help"],
-        "esper plugins list": [esper, "plugins", "list"],
-    }
+    commands = {"bare": [sys.executable, "-c", "pass"], "esper --help": [esper, "--help"]}
+    commands |= {"esper plugins list": [esper, "plugins", "list"]}
     run = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL)
     took = compare({name: partial(run, command) for name, command in commands.items()}, 15, warmup=1)
     for name, bound in (("esper --help", 0.15), ("esper plugins list", 0.25)):

@@ -48,10 +48,8 @@ def test_a_gardener_in_a_loop_of_the_users_own(compare, record, quick, slot, blu
     work = conv(1, 1, 8) if quick else conv(8 if slot else 32, 2 if slot else 4, 128)
     optimizer = partial(torch.optim.Adam, lr=1e-3)
     with ExitStack() as stack:
-        loops = {
-            "plain": OwnLoop(work, optimizer, gardener=False),
-            "gardener": OwnLoop(work, optimizer, seed_in=slot, blueprint=blueprint),
-        }
+        grown = OwnLoop(work, optimizer, seed_in=slot, blueprint=blueprint)
+        loops = {"plain": OwnLoop(work, optimizer, gardener=False), "gardener": grown}
         for loop in loops.values():
             stack.callback(loop.close)
         took = compare({name: partial(timed, loop) for name, loop in loops.items()}, 8, warmup=1)

@@ -13,14 +13,12 @@ from benchmarks.perf.workloads import workload
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
 from esper_core.growth import Counterfactuals, Garden, OptimizerKeeper, Variety
-from esper_core.growth.grafting import slots_of
-from esper_core.growth.seeds import Seed
 from esper_core.growth.snapshots import Snapshot
 from esper_core.leyline import Action, DataShape, Op
-from esper_core.leyline.lifecycle import Stage
 from esper_core.settings import GrowthConfig, OptimizerConfig
 from esper_core.trainer import Pool
 from esper_tasks.hosts import cnn2d
+from tests.support.core_worlds import add_seed
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -44,11 +42,8 @@ def share_behind(model: nn.Module, inputs: torch.Tensor) -> float:
     counts: dict[str, int] = {}
 
     def count(name, module, args, output):
-        counts[name] = (
-            output.numel()
-            // output.shape[1]
-            * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1)
-        )
+        weights = sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1)
+        counts[name] = output.numel() // output.shape[1] * weights
 
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     handles = [layer.register_forward_hook(partial(count, name)) for name, layer in layers]
@@ -64,14 +59,8 @@ def share_behind(model: nn.Module, inputs: torch.Tensor) -> float:
 
 def test_leaving_out_each_of_three_seeds(compare, record, quick):
     model = host(*SLOTS).eval()
-    for number, slot in enumerate(slots_of(model).each()):
-        spec = BlueprintSpec(slot.site.kind, starts_as_identity=True)
-        seed = Seed(ConvLight(slot.site), blueprint="conv_light", spec=spec, site=slot.site, number=number)
-        for parameter in seed.parameters():
-            nn.init.normal_(parameter, std=0.02)
-        seed.stage = Stage.HOLDING
-        seed.alpha.aim(1.0, 0)
-        slot.seeds.append(seed)
+    for number, slot in enumerate(SLOTS):
+        add_seed(model, slot, ConvLight, number=number, noise=0.02)
     batches = [batch(quick) for _ in range(4)]
     losses = partial(nn.functional.cross_entropy, reduction="none")
     counterfactuals = Counterfactuals(model)
@@ -122,10 +111,8 @@ def garden_with_seed(incubation: str, slot: str, quick: bool):
 def test_incubation_against_training_host_and_seed_together(compare, record, quick, slot):
     took = compare({way: garden_with_seed(way, slot, quick)[1] for way in ("acting", "shadow", "branch")}, 25)
     for incubation, bound in (("shadow", 1.7), ("branch", 2.1)):
-        ratio = took[incubation] / took["acting"]
-        record(
-            Figure("P4", f"{incubation}, {slot} slot: time against training host and seed together", ratio, "×", bound)
-        )
+        label = f"{incubation}, {slot} slot: time against training host and seed together"
+        record(Figure("P4", label, took[incubation] / took["acting"], "×", bound))
 
 
 def test_empty_slots(compare, record, quick):

@@ -60,13 +60,9 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
             took = timing.medians(count)
             reference = took.pop("reference")
             layout = "" if name == "1-d" else "channels-last" if channels_last else "channels first"
-            rows.append(
-                {
-                    "layout": layout,
-                    "allocator": "tuned" if tuned else "default",
-                    "times as fast": {side: reference / seconds for side, seconds in took.items()},
-                }
-            )
+            factors = {side: reference / seconds for side, seconds in took.items()}
+            allocator = "tuned" if tuned else "default"
+            rows.append({"layout": layout, "allocator": allocator, "times as fast": factors})
 
     benchmark.pedantic(measure_all, rounds=1)
     best = rows[-1]["times as fast"]
@@ -81,10 +77,8 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
 def test_three_acting_seeds_against_the_loop(compare, record, workers, quick):
     """Each seed is left out once in the evaluation, on both sides; the loop runs four whole passes."""
     loop = Setup("loop", "conv", TRAININGS, seeds=True, quick=quick)
-    sides = {
-        "loops": workers(*each_core(loop)),
-        **{engine: workers(replace(loop, program=engine)) for engine in ENGINES},
-    }
+    sides = {engine: workers(replace(loop, program=engine)) for engine in ENGINES}
+    sides["loops"] = workers(*each_core(loop))
     took = compare({side: worker.seconds for side, worker in sides.items()}, 6, warmup=2)
     processes, threads = (took[side] / took["loops"] for side in ENGINES)
     record(

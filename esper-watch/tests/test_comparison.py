@@ -234,9 +234,8 @@ def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
 def unlike(write_run):
     """Two runs with other figures: each with a policy, its twin, and a capacity control."""
     arms = {"heuristic": BETTER, "twin": NOISE, "capacity": [value + 0.1 for value in NOISE]}
-    other = {name: [value + 0.05 for value in values] for name, values in arms.items()}
     write_run(OTTER, arms)
-    write_run(HERON, other)
+    write_run(HERON, {name: [value + 0.05 for value in values] for name, values in arms.items()})
 
 
 def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike):

@@ -30,10 +30,7 @@ FINAL: Final = ("done", "failed", "interrupted", "stopped")
 """Statuses that the last event of a run tells."""
 
 CHUNK: Final = 4 << 20
-"""Bytes of events between two looks at the clock."""
-
-LONGEST_LINE: Final = 16 << 20
-"""Bytes without an end of a line after which the rest of the events is not read."""
+"""Bytes of events between two looks at the clock. No event is as long: what follows a longer line is not read."""
 
 TAIL: Final = 512
 """Bytes before the place of reading that are compared, to notice that a file was written anew."""
@@ -160,19 +157,16 @@ class FollowedRun:
             return bool(file.read(len(self._tail)) == self._tail)
 
     def _line_end(self, events: Path) -> int:
-        """Return the end of the last complete line within the next chunk, or of a longer line; 0 if there is none."""
+        """Return the end of the last complete line within the next chunk; 0 if there is none."""
         with open_regular(events) as file:
             file.seek(self.offset)
-            end = self.offset
-            while chunk := file.read(CHUNK):
-                if (place := chunk.rfind(b"\n")) >= 0:
-                    return int(end + place + 1)
-                end += len(chunk)
-                if end - self.offset > LONGEST_LINE:
-                    # No event is as long, and looking for its end would take all memory of a sparse file's reader.
-                    fault = RunFolderError.unreadable(events, f"a line has more than {LONGEST_LINE:,} bytes")
-                    self._fault = self.size, fault
-                    raise fault
+            chunk = file.read(CHUNK)
+        if length := chunk.rfind(b"\n") + 1:
+            return self.offset + length
+        if len(chunk) == CHUNK:  # a sparse file: looking for the end of its line would take all memory
+            fault = RunFolderError.unreadable(events, f"a line has more than {CHUNK:,} bytes")
+            self._fault = self.size, fault
+            raise fault
         return 0
 
     def _move(self, events: Path, end: int) -> None:

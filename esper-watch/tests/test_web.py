@@ -3,13 +3,14 @@
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from esper_core.telemetry import encode
 from esper_watch.report import read_report, report_page
 from esper_watch.web.followed_run import FollowedRun
 from esper_watch.web.fragments import LivePage
-from esper_watch.web.server import Server
+from esper_watch.web.server import MOST_CONNECTIONS, Server
 from tests.support.html_pages import Page
 from tests.support.loops import make_loop
 
@@ -150,13 +151,19 @@ def test_what_cannot_be_served_is_reported(esper, server, run, options, message)
     assert message.format(**names) in answer.err
 
 
-@pytest.mark.parametrize("request_", [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-def test_a_connection_that_asks_for_nothing_is_closed(request_, server, monkeypatch):
-    """It needs no token, and takes an open file and a thread."""
-    monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.1)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
-        connection.sendall(request_)
-        assert connection.recv(1) == b""
+def test_idle_connections_do_not_keep_the_owner_out(run):
+    """They need no token. Each takes an open file, of which a process may often have 1,024."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with served(run) as server, ExitStack() as opened:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[1], 8192), before[1]))
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        started = [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"]
+        for number in range(200):
+            idle = opened.enter_context(socket.create_connection(("127.0.0.1", server.server_port)))
+            with suppress(OSError):  # the server has closed it already
+                idle.sendall(started[number % 3])
+        assert ask(server, "/")[0] == 200
+        assert len(server._open) <= MOST_CONNECTIONS
 
 
 # --- what is shown

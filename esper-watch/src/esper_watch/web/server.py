@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import socket
+import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,9 @@ PORT: Final = 6174
 """The port, or one of the next, if none is given: it stays the same for a tunnel."""
 
 PORTS_TRIED: Final = 20
+
+MOST_CONNECTIONS: Final = 64
+"""Open at once: far fewer than the files that a process may have open, which often are 1,024. A browser opens six."""
 
 ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 
@@ -68,6 +72,8 @@ class Server(ThreadingHTTPServer):
         hosts = LOOPBACK if host in ALL_ADDRESSES else (*LOOPBACK, host.lower())
         self.access = Access(self.server_port, hosts, any_address=host in ALL_ADDRESSES)
         self.page = LivePage(run)
+        self._open: dict[int, socket.socket] = {}
+        self._lock = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -88,6 +94,25 @@ class Server(ThreadingHTTPServer):
             "Whoever has the URL sees the run."
         )
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread, in place of the oldest connection if there are too many.
+
+        Any user of the machine can connect without a token, and would keep the owner out.
+        """
+        with self._lock:
+            self._open[id(request)] = request
+            oldest = self._open.pop(next(iter(self._open))) if len(self._open) > MOST_CONNECTIONS else None
+        if oldest is not None:
+            with suppress(OSError):  # it was closed meanwhile
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(id(request), None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore browsers that go away in the middle of an answer."""
 
@@ -96,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: Server
-    timeout = 10.0  # seconds: a connection that asks for nothing is closed, since any user of the machine can open one
+    timeout = 10.0  # seconds: a connection that asks for nothing is closed, so that nobody keeps the owner out
 
     def do_GET(self) -> None:
         """Answer with the page, its changes, or a file that it needs."""

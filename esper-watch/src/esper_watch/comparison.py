@@ -273,13 +273,12 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _code(run: Run) -> dict[str, Any]:
     """Return the versions of the core, of torch, and of each plugin with its hash."""
-    machine, plugins = run.manifest.get("machine"), run.manifest.get("plugins")
-    versions = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}
-    for plugin in plugins if isinstance(plugins, list) else []:
-        if isinstance(plugin, dict):
-            local = plugin.get("package") == "local file"  # whose version is the start of its hash
-            key = str(plugin.get("entry_point" if local else "package"))
-            versions[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
+    machine = run.manifest.get("machine", {})
+    versions = {key: machine.get(key) for key in ("esper-core", "torch")}
+    for plugin in run.manifest.get("plugins", []):
+        local = plugin["package"] == "local file"  # whose version is the start of its hash
+        key = str(plugin.get("entry_point" if local else "package"))
+        versions[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
     return versions
 
 

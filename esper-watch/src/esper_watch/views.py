@@ -320,15 +320,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def plugins_of(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return id, package with version, and shortened hash of the plugins that a manifest lists."""
-    listed = manifest.get("plugins")
     return [
-        (
-            str(plugin.get("id")),
-            f"{plugin.get('package')} {plugin.get('version')}",
-            str(plugin.get("sha256") or "")[:12],
-        )
-        for plugin in (listed if isinstance(listed, list) else [])
-        if isinstance(plugin, dict)
+        (plugin["id"], f"{plugin['package']} {plugin.get('version')}", str(plugin.get("sha256") or "")[:12])
+        for plugin in manifest.get("plugins", [])
     ]
 
 

@@ -47,10 +47,7 @@ class FollowedRun:
         self.path = path
         self.lock = RLock()
         self.problem: Problem | None = None
-        self._inode: tuple[int, int] | None = None
         self._stamp: tuple[Any, ...] = ()
-        self._fault: tuple[int, EsperError] | None = None
-        """Size of the file when a line was found that is no event, and the error: what follows is not read."""
         self.revision = 0
         """Grows with each change."""
         self.size = 0
@@ -62,9 +59,10 @@ class FollowedRun:
     def _forget(self) -> None:
         self.history = History(self.path.resolve().name, keep_steps=False)
         self.offset = 0
-        self._inode = None
+        self._inode: tuple[int, int] | None = None
         self._tail = b""
-        self._fault = None
+        self._fault: tuple[int, EsperError] | None = None
+        """Size of the file when a line was found that is no event, and the error: what follows is not read."""
 
     @property
     def share_read(self) -> float:
@@ -132,8 +130,10 @@ class FollowedRun:
         if not self.is_over:
             self.history.status = UNFINISHED
         self.is_behind = False
-        while self.offset < self.size and (end := self._line_end(events)):
+        while self.offset < self.size:
             try:
+                if not (end := self._line_end(events)):
+                    break
                 for event in read_events(events, tell=self._note, start=self.offset, end=end):
                     self.history.add(event)
             except EsperError as error:
@@ -164,9 +164,7 @@ class FollowedRun:
         if length := chunk.rfind(b"\n") + 1:
             return self.offset + length
         if len(chunk) == CHUNK:  # a sparse file: looking for the end of its line would take all memory
-            fault = RunFolderError.unreadable(events, f"a line has more than {CHUNK:,} bytes")
-            self._fault = self.size, fault
-            raise fault
+            raise RunFolderError.unreadable(events, f"a line has more than {CHUNK:,} bytes")
         return 0
 
     def _move(self, events: Path, end: int) -> None:

@@ -267,7 +267,8 @@ def print_outcome(outcome: Outcome) -> None:
     elif "report" not in Extension.find("esper.commands", "command"):
         print_line(printable(f"For a report:  pip install 'esper-run[watch]'  and then  esper report {outcome.named}"))
     if (outcome.path / "networks").is_dir():
-        print_wrapped(printable(f"Networks: {outcome.named / 'networks'}, the best of each arm in validation"))
+        print_line(printable(f"Best network of each arm: {outcome.named / 'networks'}"))
+        print_line("  Load one with esper_grow.load_best.")
     print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
 
 

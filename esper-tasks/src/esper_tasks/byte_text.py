@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from importlib import import_module
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,10 +17,10 @@ _HELD_OUT_SHARE: Final = 0.1
 
 
 class NextByte:
-    """Predict each byte of a window from those before it, measured by perplexity or in bits per byte.
+    """Predict each byte of a window from those before it, measured by perplexity.
 
-    Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; perplexity = e to their mean;
-    bits = their mean / log 2. All examples have the same length, so the mean over them is the mean over all bytes.
+    Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; perplexity = e to their mean.
+    All examples have the same length, so the mean over them is the mean over all bytes.
 
     text: what is cut into windows. settings: of the task.
     """
@@ -30,9 +29,7 @@ class NextByte:
     shape: DataShape
 
     def __init__(self, text: bytes, settings: BytesSettings) -> None:
-        self._in_bits = settings.metric == "bits"
-        perplexity = Metric("perplexity", "down", exponential=True)
-        self.metric = Metric("bits per byte", "down") if self._in_bits else perplexity
+        self.metric = Metric("perplexity", "down", exponential=True)
         self.shape = DataShape("tokens", (settings.length,), SYMBOLS)
         self._splits = _splits(text, settings)
 
@@ -52,18 +49,11 @@ class NextByte:
         return byte_losses.reshape(len(targets), -1).mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of each example: in nats, of which the metric is the perplexity, or in bits."""
-        losses = self.losses(outputs, targets)
-        return losses / math.log(2) if self._in_bits else losses
+        """Return the losses, of whose mean the metric is the perplexity."""
+        return self.losses(outputs, targets)
 
 
-def byte_text(
-    *,
-    length: int = 64,
-    windows: int | None = None,
-    held_out: int = 200,
-    metric: Literal["perplexity", "bits"] = "perplexity",
-) -> NextByte:
+def byte_text(*, length: int = 64, windows: int | None = None, held_out: int = 200) -> NextByte:
     """Predict the next byte in the help texts of Python. Inputs and targets (N, length), whole numbers below 256.
 
     The text is that of ``pydoc_data.topics``, in the order of its topics: 0.4 million bytes, which differ between
@@ -76,9 +66,9 @@ def byte_text(
     True
 
     length: bytes per window. windows: most training windows, None for all. held_out: most windows for validation, and
-    for the test, spread evenly over the block. metric: perplexity or bits per byte.
+    for the test, spread evenly over the block.
     """
-    return NextByte(_help_text(), BytesSettings(length=length, windows=windows, held_out=held_out, metric=metric))
+    return NextByte(_help_text(), BytesSettings(length=length, windows=windows, held_out=held_out))
 
 
 def _help_text() -> bytes:

@@ -90,9 +90,6 @@ class BytesSettings(Settings):
     length: int = Field(default=64, ge=16, le=4096, description="Bytes per window.")
     windows: int | None = Field(default=None, ge=1, description="Maximum number of training windows; null: all.")
     held_out: int = Field(default=200, ge=1, description="Maximum number of windows for validation, and for the test.")
-    metric: Literal["perplexity", "bits"] = Field(
-        default="perplexity", description="Unit of the metric: perplexity per byte, or bits per byte."
-    )
 
 
 class DigitsSettings(Settings):

@@ -96,12 +96,9 @@ def test_controls_are_neither_green_nor_red(make_run):
     worse = {"verdict": "worse", "difference": -0.2, "b": "capacity"}
     compare_also(run, {**worse, "a": "twin"}, {"a": "capacity"}, {**worse, "a": "grown"})
     sentences = re.findall(r'<li class="(better|worse|neither)">(\w+ was \w+ than \w+)', report_page(read_report(run)))
-    assert sentences == [
-        ("better", "grown was better than twin"),
-        ("worse", "grown was worse than capacity"),
-        ("neither", "twin was worse than capacity"),
-        ("neither", "capacity was better than twin"),
-    ]
+    of_grown = [("better", "grown was better than twin"), ("worse", "grown was worse than capacity")]
+    of_controls = [("neither", "twin was worse than capacity"), ("neither", "capacity was better than twin")]
+    assert sentences == of_grown + of_controls
 
 
 @pytest.mark.parametrize(("out", "reason"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])

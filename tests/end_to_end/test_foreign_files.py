@@ -69,15 +69,8 @@ def put(kind: str, place: Path) -> None:
 def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, tmp_path):
     """every: which of the combinations of files and commands are tried."""
     runs = f"--runs-dir={run.parent}"  # as one word, so that the fixture does not read the damaged events itself
-    commands = [
-        ("runs", "list", runs),
-        ("runs", "list", "--json", runs),
-        ("runs", "show", run),
-        ("compare", run),
-        ("resume", run, "--quiet"),
-        ("report", run, "--out", tmp_path / "out.html"),
-        ("report", run),
-    ]
+    commands = [("runs", "list", runs), ("runs", "list", "--json", runs), ("runs", "show", run), ("compare", run)]
+    commands += [("resume", run, "--quiet"), ("report", run, "--out", tmp_path / "out.html"), ("report", run)]
     intact = tmp_path / "whole"
     run.rename(intact)
     for name, command in [*product(FILES, commands)][::every]:

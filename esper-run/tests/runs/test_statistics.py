@@ -228,6 +228,7 @@ def test_b8_drl_13_the_arms_of_a_run_are_compared_seed_by_seed():
     assert summary["arms"]["grown"]["params"] == 120
     assert [e["seed"] for e in summary["arms"]["grown"]["episodes"]] == list(range(8))
     assert results_of(NOISE, BETTER, PERPLEXITY)["comparisons"][0]["verdict"] == "better"
+    assert results_of(NOISE, BETTER)["comparisons"][0]["verdict"] == "worse"
     assert results_of(BETTER[:7], NOISE[:7])["comparisons"][0]["verdict"] == "no difference shown"
 
 

@@ -87,9 +87,8 @@ class PointwiseMlp(nn.Module):
 
     def __init__(self, shape: DataShape, *, channels: int = 8, hidden: int = 32, kernel: OddWidth = 1) -> None:
         settings = PointwiseMlpSettings(channels=channels, hidden=hidden, kernel=kernel)
-        if shape.kind != "sequence" or len(shape.example) != 2 or shape.example[1] < 2:
-            message = "pointwise-mlp takes sequences (channels, length) of length 2 or more"
-            raise ConfigError(Problem("E120", message, hint=f"Received: {shape.kind} {shape.example}"))
+        fits = shape.kind == "sequence" and len(shape.example) == 2 and shape.example[1] >= 2
+        demand(fits, "pointwise-mlp takes sequences (channels, length) of length 2 or more", shape)
         super().__init__()
         inputs, length = shape.example
         flat = settings.channels * (length // 2)
@@ -276,28 +275,24 @@ class Transformer(nn.Module):
     >>> Transformer(DataShape("tokens", (64,), 256), causal=True)(bytes_in).shape
     torch.Size([2, 64, 256])
 
-    A tied head uses the embedding's weights, which the model has once, under one name.
+    The head of a causal one over the symbols of its inputs is tied: it has the embedding's weights, which the model has
+    once, under one name.
 
     shape: tokens. chosen: settings, those of ``TransformerSettings``.
     """
 
     def __init__(self, shape: DataShape, **chosen: Any) -> None:
         settings = TransformerSettings.model_validate(chosen)
-        causal, vocabulary, tied = settings.causal, settings.vocabulary, settings.tied
         fits = shape.kind == "tokens" and len(shape.example) in (1, 2)
         demand(fits, "transformer takes tokens: integer symbols (tokens,) or vectors (tokens, features)", shape)
-        can_be_tied = causal and len(shape.example) == 1 and vocabulary in (None, shape.outputs)
-        if tied and not can_be_tied:
-            message = "tied needs causal: true and outputs over the same symbols as the inputs"
-            hint = f"Received: causal={causal}, vocabulary={vocabulary}, {shape.outputs} outputs for {shape.example}"
-            raise ConfigError(Problem("E120", message, path="tied", hint=hint))
         super().__init__()
-        self.causal = causal
+        self.causal = settings.causal
         self.embed = _embedding(shape, settings)
         self.position = nn.Parameter(0.02 * torch.randn(shape.example[0], settings.width))
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.blocks))
         self.norm = nn.LayerNorm(settings.width)
-        self.head = None if can_be_tied and tied is not False else nn.Linear(settings.width, shape.outputs)
+        is_tied = self.causal and len(shape.example) == 1 and settings.vocabulary in (None, shape.outputs)
+        self.head = None if is_tied else nn.Linear(settings.width, shape.outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return outputs (N, T, outputs) if causal, else (N, outputs)."""

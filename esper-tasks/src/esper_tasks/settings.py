@@ -192,9 +192,6 @@ class TransformerSettings(Settings):
         le=1_000_000,
         description="Number of symbols, if tokens are integers; null: as many as outputs.",
     )
-    tied: bool | None = Field(
-        default=None, description="Whether the head shares the embedding's weights; null: if possible."
-    )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout probability after each layer.")
 
     @model_validator(mode="after")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import SiteKind
 
+    Integers = NDArray[np.int64]
+
 
 class Classification:
     """Examples that each belong to one of ``classes`` classes, trained on cross-entropy and judged by accuracy.
@@ -110,14 +112,6 @@ def parted(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> dict[Spli
         "validation": as_split(inputs[validation_from:test_from], targets[validation_from:test_from]),
         "test": as_split(inputs[test_from:], targets[test_from:]),
     }
-
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from esper_core.leyline import SplitName
-
-    Integers = NDArray[np.int64]
 
 
 def drawn_parts(inputs: NDArray[Any], *, validation: int, test: int, seed: int) -> dict[SplitName, Integers]:

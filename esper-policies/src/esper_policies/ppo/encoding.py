@@ -106,22 +106,15 @@ class Batch:
     def __len__(self) -> int:
         return len(self.whole)
 
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch on another device."""
-        return Batch(*(getattr(self, name).to(device) for name in self.__slots__))
-
     def at(self, index: Tensor) -> Batch:
         """Return some of the environments."""
         return Batch(*(getattr(self, name)[index] for name in self.__slots__))
 
 
-def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tuple[int, int] = (1, 1)) -> Batch:
-    """Batch several environments.
-
-    numbers: name indices of candidates. least: minimal numbers of slots and of candidates.
-    """
-    slots = max(least[0], *(len(state.rows.slots) for state in seen))
-    wide = max(least[1], *(len(state.candidates) for state in seen))
+def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]]) -> Batch:
+    """Batch several environments. numbers: name indices of candidates."""
+    slots = max(1, *(len(state.rows.slots) for state in seen))
+    wide = max(1, *(len(state.candidates) for state in seen))
     homes = [[state.rows.slot_names.index(slot) for slot, _ in state.candidates] for state in seen]
     candidates = _table([state.rows.candidates for state in seen], wide, len(CANDIDATE_COLUMNS))
     return Batch(
@@ -274,32 +267,30 @@ class Columns:
         self.count = 0.0
         self.mean = torch.zeros(len(names), dtype=torch.float64)
         self.squares = torch.zeros(len(names), dtype=torch.float64)
-        self._on_device: tuple[Tensor, Tensor] | None = None
+        self._scaling: tuple[Tensor, Tensor] | None = None
+        """What is subtracted from each column, and what it is divided by."""
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the scaled rows."""
         if self.count < 2:
             return rows
-        if self._on_device is None or self._on_device[0].device != rows.device:
+        if self._scaling is None:
             deviation = (self.squares / self.count).sqrt().clamp(min=LEAST)
             mean = torch.where(self._spread, self.mean, 0.0)
-            self._on_device = (
-                mean.float().to(rows.device),
-                torch.where(self._spread, deviation, 1.0).float().to(rows.device),
-            )
-        mean, deviation = self._on_device
+            self._scaling = mean.float(), torch.where(self._spread, deviation, 1.0).float()
+        mean, deviation = self._scaling
         return ((rows - mean) / deviation).clamp(-BEYOND, BEYOND)
 
     def learn(self, rows: Tensor) -> None:
         """Update the statistics with these rows."""
         if not len(rows):
             return
-        rows = rows.detach().double().cpu()
+        rows = rows.double()
         count, mean = len(rows), rows.mean(0)
         off, total = mean - self.mean, self.count + count
         self.squares += ((rows - mean) ** 2).sum(0) + off**2 * (self.count * count / total)
         self.mean += off * (count / total)
-        self.count, self._on_device = total, None
+        self.count, self._scaling = total, None
 
 
 class Scales:
@@ -370,4 +361,4 @@ class Scales:
                 msg = f"scales have shape {tuple(mean.shape)}, expected {tuple(columns.mean.shape)}"
                 raise ValueError(msg)
             columns.mean, columns.squares = mean, squares
-            columns._on_device = None
+            columns._scaling = None

@@ -177,11 +177,10 @@ class PolicyNetwork(nn.Module):
         rows = self.candidates(features)
         parts = [whole, *_pooled(slots, batch.slot_there), *_pooled(rows, batch.candidate_there)]
         state = self.together(torch.cat(parts, 1))
-        memory = torch.zeros(1, len(state), self.width) if before is None else before
+        count, steps = lengths or (len(state), 1)
+        memory = torch.zeros(1, count, self.width) if before is None else before
         if self.memory is not None:
-            count, steps = lengths or (len(state), 1)
-            start = torch.zeros(1, count, self.width, device=state.device) if before is None else before
-            out, memory = self.memory(state.view(count, steps, -1), start)
+            out, memory = self.memory(state.view(count, steps, -1), memory)
             state = state + out.reshape(len(state), -1)
         asks = self.asks(state).view(len(state), len(OPS) - 1, -1)
         answers = self.answers(torch.cat([rows, state[:, None].expand_as(rows)], 2))

@@ -344,14 +344,6 @@ class Scales:
     def load_state_dict(self, state: State) -> None:
         """Restore a state. Raises ValueError if it is invalid."""
         plain, tensors = state.plain, state.tensors
-        counts = ("whole_count", "slots_count", "candidates_count")
-        numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
-        if (
-            not all(type(number) in (int, float) and 0.0 <= number < math.inf for number in numbers)
-            or not plain["returns"]
-        ):
-            msg = f"scales must be finite and at least 0, received {numbers}"
-            raise ValueError(msg)
         self.returns, self._seen, self._square = plain["returns"], plain["seen"], plain["square"]
         for name in ("whole", "slots", "candidates"):
             columns: Columns = getattr(self, name)

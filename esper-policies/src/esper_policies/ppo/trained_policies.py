@@ -41,7 +41,6 @@ COMPARED_SETTINGS: Final = ("decide_every", "last", "speed")
 _DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 """Exceptions of files that were changed or truncated."""
 
-_KINDS: Final = {"names": list, "settings": dict, "scales": dict}
 _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "candidates": list(CANDIDATE_COLUMNS)}
 
 
@@ -107,9 +106,7 @@ def load_trained(name: str) -> TrainedPolicy:
         if wild := [key for key, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
             msg = f"{wild[0]} has values that are not finite"
             raise ValueError(msg)
-        policy = TrainedPolicy(
-            numbers=tensors, **{part: _of_kind(description[part], kind, part) for part, kind in _KINDS.items()}
-        )
+        policy = TrainedPolicy(list(description["names"]), description["settings"], description["scales"], tensors)
         columns, schema, form = description["columns"], description["schema"], description["format"]
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
         problem = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
@@ -128,15 +125,6 @@ def damage_reported(name: str | None) -> Iterator[None]:
         raise _refused(
             name, f"it is damaged: {error}", "Train it again, or restore the files from another copy."
         ) from error
-
-
-def _of_kind(value: Any, kind: type, part: str) -> Any:
-    """Return the value if it has this type, and names are text. Raises ValueError otherwise."""
-    strange = [name for name in value if not isinstance(name, str)] if part == "names" else []
-    if type(value) is not kind or strange:
-        msg = f"{part} is a {type(value).__name__}" + (f" with {strange[0]!r} in it" if strange else "")
-        raise ValueError(msg)
-    return value
 
 
 def _files(name: str) -> tuple[bytes, bytes]:

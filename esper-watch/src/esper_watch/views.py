@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from esper_watch.history import History, SeedLife
     from esper_watch.history_records import Look
 
-    Maker = Callable[[Report], Section | list[Section] | None]
+    Maker = Callable[[Report], Section | None]
 
 NETWORKS_AT_ONCE: Final = 8
 """Networks of an arm whose lives are shown; the others are folded up."""
@@ -56,13 +56,7 @@ EQUALITY: Final = {
 
 def sections(report: Report) -> list[Section]:
     """Return the sections that have something to show, in the order of the page."""
-    return [section for make in SECTIONS for section in made(make, report)]
-
-
-def made(make: Maker, report: Report) -> list[Section]:
-    """Return what one of ``SECTIONS`` makes of a report."""
-    output = make(report)
-    return output if isinstance(output, list) else [] if output is None else [output]
+    return [section for make in SECTIONS if (section := make(report)) is not None]
 
 
 def arm_description(arm: str) -> str:

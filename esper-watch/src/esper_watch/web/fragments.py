@@ -104,9 +104,10 @@ class LivePage:
             report = followed.report()
             for make in late:
                 self._parts[make] = _part(make, report, revisions[make])
-            sections = [section for make in revisions for section in self._parts[make].sections]
+            parts = [self._parts[make] for make in revisions]
+            sections = [part.section for part in parts if part.section is not None]
             head = _fragment(HEAD, "live_head.html", report=report, sections=sections, followed=followed)
-            self._shown = moment, [head, *(part for make in revisions for part in self._parts[make].fragments)]
+            self._shown = moment, [head, *(part.fragment for part in parts if part.fragment is not None)]
         return self._shown[1]
 
     def _is_late(self, make: Maker, revision: object, now: float, *, must: bool) -> bool:
@@ -122,16 +123,17 @@ class _Part:
     revision: object
     due: float
     """Before this time it is not made again, unless the run ends, or it is the verdict."""
-    sections: list[Section]
-    fragments: list[Fragment]
+    section: Section | None
+    fragment: Fragment | None
+    """None, as its section, if there is nothing to show."""
 
 
 def _part(make: Maker, report: Report, revision: object) -> _Part:
     begin = time.thread_time()
-    sections = views.made(make, report)
-    fragments = [_fragment(section.anchor, "live_section.html", report=report, section=section) for section in sections]
+    section = make(report)
+    fragment = section and _fragment(section.anchor, "live_section.html", report=report, section=section)
     pause = min(LONGEST, PAUSES * (time.thread_time() - begin))
-    return _Part(revision, time.monotonic() + pause, sections, fragments)
+    return _Part(revision, time.monotonic() + pause, section, fragment)
 
 
 def _fragment(id_: str, template: str, **values: Any) -> Fragment:

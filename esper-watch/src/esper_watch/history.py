@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
@@ -33,6 +32,7 @@ from esper_watch.history_records import (
     SeedGain as SeedGain,
     SeedLife as SeedLife,
     Step as Step,
+    total,
 )
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class History:
     def mean_metric(self, arm: str) -> list[float]:
         """Return the arm's mean validation metric for each step, all rounds one after another."""
         rounds = sorted(round_ for round_, measured_arm in self._measured if measured_arm == arm)
-        return [mean(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()]
+        return [
+            total(values) / len(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()
+        ]
 
     def courses(self, round_: int, arm: str, most: int) -> dict[int, dict[int, float]]:
         """Return the validation metric by step, for at most ``most`` environments, by their RNG seed."""
@@ -283,14 +285,6 @@ def read_history(run: Path, *, keep_steps: bool = True) -> History:
     if history.status == UNFINISHED:
         history.status = _process_status(run) or UNFINISHED
     return history
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean, or NaN where there is none: infinities of both signs, or a sum that is too large."""
-    try:
-        return fmean(values)
-    except (OverflowError, ValueError):
-        return math.nan
 
 
 def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int) -> None:

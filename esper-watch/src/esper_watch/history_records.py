@@ -65,7 +65,7 @@ class Step:
             signals.host_parameters,
             signals.fossils,
             len(signals.seeds),
-            _sum(event.reward.values()) if event.reward else None,
+            total(event.reward.values()) if event.reward else None,
             event.action.title,
         )
 
@@ -194,10 +194,11 @@ class SeedLife:
         }
 
 
-def _sum(values: Iterable[float]) -> float:
+def total(values: Iterable[float]) -> float:
+    """Return the sum, or NaN where there is none: infinities of both signs, or numbers that are too large."""
     try:
         return math.fsum(values)
-    except (OverflowError, ValueError):  # too large, or infinities of both signs
+    except (OverflowError, ValueError):
         return math.nan
 
 

@@ -65,18 +65,14 @@ class FollowedRun:
         """Size of the file when a line was found that is no event, and the error: what follows is not read."""
 
     @property
-    def share_read(self) -> float:
-        """Part of the events that was read, from 0 to 1."""
-        return self.offset / self.size if self.size else 1.0
-
-    @property
     def reading(self) -> str:
         """How much of the events was read so far, in words, with what the manifest says of the run."""
         try:
             status = f" The run is {load_run(self.path).status}."
         except EsperError:
             status = ""
-        return f"Reading events: {format_percent(self.share_read, 0)} of {self.size / 1e6:,.0f} MB.{status}"
+        share = self.offset / self.size if self.size else 1.0
+        return f"Reading events: {format_percent(share, 0)} of {self.size / 1e6:,.0f} MB.{status}"
 
     @property
     def is_over(self) -> bool:
@@ -200,15 +196,10 @@ def _stamp(run: Path) -> tuple[Any, ...]:
 def refuse_links(run: Path) -> None:
     """Raise RunFolderError if a run directory is a link, holds one, or cannot be read."""
     try:
-        if run.is_symlink():
-            raise _refusal(run)
         with os.scandir(run) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    raise _refusal(Path(entry.path))
+            links = [Path(entry) for entry in entries if entry.is_symlink()]
     except OSError as error:
         raise RunFolderError.unreadable(run, error) from None
-
-
-def _refusal(path: Path) -> RunFolderError:
-    return RunFolderError.unreadable(path, "it is a link, which may lead out of the folder of runs")
+    if links or run.is_symlink():
+        what = "it is a link, which may lead out of the folder of runs"
+        raise RunFolderError.unreadable(links[0] if links else run, what)

@@ -131,7 +131,9 @@ class _Part:
 def _part(make: Maker, report: Report, revision: object) -> _Part:
     begin = time.thread_time()
     section = make(report)
-    fragment = section and _fragment(section.anchor, "live_section.html", report=report, section=section)
+    fragment = None
+    if section is not None:
+        fragment = _fragment(section.anchor, "live_section.html", report=report, section=section)
     pause = min(LONGEST, PAUSES * (time.thread_time() - begin))
     return _Part(revision, time.monotonic() + pause, section, fragment)
 

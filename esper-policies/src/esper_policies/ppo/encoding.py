@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -305,15 +305,11 @@ class Scales:
 
     def scaled(self, batch: Batch) -> Batch:
         """Return the batch with scaled columns."""
-        return type(batch)(
-            self.whole(batch.whole),
-            self.slots(batch.slots),
-            batch.slot_there,
-            self.candidates(batch.candidates),
-            batch.candidate_there,
-            batch.names,
-            batch.home,
-            batch.legal,
+        return replace(
+            batch,
+            whole=self.whole(batch.whole),
+            slots=self.slots(batch.slots),
+            candidates=self.candidates(batch.candidates),
         )
 
     def learn(self, batch: Batch) -> None:

@@ -66,12 +66,6 @@ class Lesson:
     is_decision: Tensor
     rewards: Sequence[Sequence[float]]
 
-    def of(self, index: Tensor) -> tuple[Batch, Chosen]:
-        """Return the rows of some episodes."""
-        steps = self.is_decision.shape[1]
-        rows = (index[:, None] * steps + torch.arange(steps)).flatten()
-        return self.batch.at(rows), self.chosen.at(rows)
-
 
 @dataclass(frozen=True, slots=True)
 class Worth:
@@ -162,7 +156,7 @@ def _step(
     worth, normal = evaluated
     steps = lesson.is_decision.shape[1]
     rows = (index[:, None] * steps + torch.arange(steps)).flatten()
-    batch, chosen = lesson.of(index)
+    batch, chosen = lesson.batch.at(rows), lesson.chosen.at(rows)
     is_decision = lesson.is_decision.flatten()[rows]
     scores, _ = network(batch, None, (len(index), steps))
     chances = Chances(scores, batch.legal, batch.home)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from esper_core.leyline import SettingError
+from esper_policies.settings import CosineSettings, WarmupSettings
 
 
 class Warmup:
@@ -19,10 +19,7 @@ class Warmup:
     """
 
     def __init__(self, *, over: int = 2) -> None:
-        if over < 0:
-            at, message = "over", "over must be at least 0"
-            raise SettingError(at, message, f"Received: {over}")
-        self.over = over
+        self.over = WarmupSettings(over=over).over
 
     def factor(self, step: int, steps: int | None) -> float:
         """Return the factor for one step."""
@@ -42,11 +39,9 @@ class Cosine:
     """
 
     def __init__(self, *, floor: float = 0.0, warmup: int = 0) -> None:
-        if not 0.0 <= floor <= 1.0:
-            at, message = "floor", "floor must be between 0 and 1"
-            raise SettingError(at, message, f"Received: {floor}")
-        self.floor = floor
-        self.warmup = Warmup(over=warmup)
+        settings = CosineSettings(floor=floor, warmup=warmup)
+        self.floor = settings.floor
+        self.warmup = Warmup(over=settings.warmup)
 
     def factor(self, step: int, steps: int | None) -> float:
         """Return the factor for one step."""

@@ -31,13 +31,6 @@ def test_a_setting_out_of_bounds_is_refused(name):
                 CLASSES[name](metric=ACCURACY, **{setting: value})
 
 
-@pytest.mark.parametrize("name", REWARDS)
-def test_a_step_before_without_its_twin_is_refused(name):
-    moment = random_episode(ACCURACY, 0)[3]
-    with pytest.raises(ValueError, match="Received: before without twin_before"):
-        CLASSES[name](metric=ACCURACY).score(moment.now, moment.before, moment.twin, None)
-
-
 def test_loss_does_not_depend_on_the_metric():
     course = random_episode(ACCURACY, 0)
     end = course[-1]
@@ -117,12 +110,6 @@ def test_an_episode_adds_up_to_the_potential_at_its_end(reward, episode):
     price = reward.price * (math.log2(now.parameters / HOST) + 0.10 * now.fossils)
     total = math.fsum(breakdown.total for breakdown in played(reward, episode))
     assert total == pytest.approx(gain - price, rel=1e-9, abs=1e-6)
-
-
-def test_a_twin_of_the_step_before_without_that_step_is_refused():
-    reward = Team(metric=ACCURACY)
-    with pytest.raises(ValueError, match="Received: twin_before without before"):
-        reward.score(signals(0.5), None, signals(0.5), signals(0.4))
 
 
 @pytest.mark.parametrize("named", REWARDS)

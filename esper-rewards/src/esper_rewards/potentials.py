@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from esper_core.leyline import RewardBreakdown
 from esper_rewards.settings import PRICE, TeamSettings
-from esper_rewards.terms import demand_pair, fossil_fee, improvement, loss_reduction, rent
+from esper_rewards.terms import fossil_fee, improvement, loss_reduction, rent
 
 if TYPE_CHECKING:
     from esper_core.leyline import Metric, Signals
@@ -46,7 +46,6 @@ class Team:
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None
     ) -> RewardBreakdown:
         """Return the change of each part of the potential, which is 0 before the first step."""
-        demand_pair(before, twin_before)
         earlier = {} if before is None or twin_before is None else self.potential(before, twin_before)
         after = self.potential(now, twin)
         return RewardBreakdown({name: value - earlier.get(name, 0.0) for name, value in after.items()})

@@ -109,11 +109,3 @@ def _share(difference: float, whole: float) -> float:
     share = difference / max(abs(whole), LEAST) if math.isfinite(whole) else difference
     # NaN stays NaN, which the governor handles.
     return share if math.isnan(share) else max(-MOST, min(MOST, share))
-
-
-def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:
-    """Raise ValueError if the step before is given for the network or for its twin alone."""
-    if (before is None) != (twin_before is None):
-        missing, present = ("before", "twin_before") if before is None else ("twin_before", "before")
-        msg = f"before and twin_before belong together. Received: {present} without {missing}"
-        raise ValueError(msg)

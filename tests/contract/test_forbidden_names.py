@@ -70,7 +70,6 @@ OPENERS = {
     "esper_tasks/own_data.py": "data that the user named",
     "esper_testing/commands.py": "writes a new package",
     "esper_testing/fakes.py": "writes a package for a test",
-    "esper_watch/report.py": "makes a new file, which then replaces the report",
 }
 """Modules that open files otherwise than by ``esper_core.leyline.files``, which waits for nothing and has limits."""
 

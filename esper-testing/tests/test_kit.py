@@ -228,7 +228,7 @@ def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
         assert (answer.status, "gain" in answer.out, "none failed" in answer.out) == (0, True, True)
     finally:
         sys.modules.pop("lone_probe", None)
-    missing = esper_cli("plugins", "check", "nothing", "--local", str(tmp_path / "nothing.py"))
+    missing = esper_cli("plugins", "check", str(tmp_path / "nothing.py"))
     assert (missing.status, missing.err) == (2, f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
 
 
@@ -251,7 +251,7 @@ def test_the_commands_without_esper_run_act_as_those_of_esper(tmp_path, monkeypa
 def test_a_function_that_lacks_hookimpl_fails_the_check(esper_cli, tmp_path):
     file = tmp_path / "unmarked.py"
     file.write_text("def esper_register_blueprints(registry):\n    pass\n")
-    answer = esper_cli("plugins", "check", "unmarked", "--local", str(file))
+    answer = esper_cli("plugins", "check", str(file))
     assert (answer.status, "E222" in answer.err) == (3, True)
 
 

@@ -30,24 +30,10 @@ COUNTED: Final = ("passed", "failed", "skipped")
 
 @click.command()
 @click.argument("plugin")
-@click.option(
-    "--local",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Also load a one-file plugin, as plugins.local in a configuration does.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
 @click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
 @click.pass_context
-def check(
-    context: click.Context,
-    plugin: str,
-    local: tuple[Path, ...],
-    *,
-    as_json: bool,
-    every: bool,
-) -> None:
+def check(context: click.Context, plugin: str, *, as_json: bool, every: bool) -> None:
     """Run the conformance checks of an installed plugin, or of a one-file plugin.
 
     \b
@@ -65,8 +51,9 @@ def check(
     from esper_testing.checks import run_checks
     from esper_testing.components import component_checks, components_of
 
-    if plugin.endswith(".py"):
-        local, plugin = (*local, Path(plugin)), Path(plugin).stem.replace("_", "-")
+    local = [Path(plugin)] if plugin.endswith(".py") else []
+    if local:
+        plugin = local[0].stem.replace("_", "-")
     components = components_of(plugin, local)
     results: list[CheckResult] = []
     torch.set_num_threads(1)  # what is checked is too small for more
@@ -163,7 +150,7 @@ LONGEST: Final = 48
 FIRST_PARTY: Final = frozenset(
     {
         *("blueprints", "core", "esper", "grow", "policies", "rewards", "run"),
-        *("scale", "study", "tasks", "testing", "watch"),
+        *("scale", "tasks", "testing", "watch"),
     }
 )
 """Names of the project's own plugins and packages."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXPECTED_TO_DIFFER: Final = frozenset(
     (
         *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins"),
-        *("seed", "environments", "rounds", "devices", "lanes", "engine", "ray", "workers", "checkpoints"),
+        *("seed", "environments", "rounds", "devices", "lanes", "engine", "checkpoints"),
     )
 )
 """Keys of a configuration that belong to its arms, are reported by themselves, or change no number."""

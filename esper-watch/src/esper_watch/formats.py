@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import plural as plural
 from esper_run.formats import (
-    MAX_SECONDS as MAX_SECONDS,
-    UNKNOWN as UNKNOWN,
     format_difference as format_difference,
     format_difference_interval as format_difference_interval,
     format_flops as format_flops,

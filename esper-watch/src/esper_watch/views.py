@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
@@ -310,14 +310,6 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         if isinstance(details := manifest.get(name), dict):
             yield from ((f"{prefix}{key}", str(value)) for key, value in details.items())
     yield from (("events not read", text) for text in history.skipped)
-
-
-def plugins_of(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return id, package with version, and shortened hash of the plugins that a manifest lists."""
-    return [
-        (plugin["id"], f"{plugin['package']} {plugin.get('version')}", str(plugin.get("sha256") or "")[:12])
-        for plugin in manifest.get("plugins", [])
-    ]
 
 
 def subtitle(report: Report) -> str:

@@ -9,7 +9,6 @@
     ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
     observations    an observation as rows of numbers, the input of policies that learn
     learning_rates  Warmup and Cosine: schedules of learning rates
-    trained         learnt policies that come with the package
     settings        the settings of all of them but ppo
     plugin          registers them by name
 

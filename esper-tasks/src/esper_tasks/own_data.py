@@ -224,14 +224,10 @@ def _opened(place: Path) -> Iterator[Any]:
         with place.open("rb") as file:
             yield np.load(file, allow_pickle=False)
     except _UNREADABLE as error:
-        _refuse_unreadable(str(place), error)
-
-
-def _refuse_unreadable(source: str, error: BaseException) -> NoReturn:
-    if "pickle" in str(error):
-        hint = "Save numbers, array.astype(float), or texts for classes, array.astype(str)."
-        refuse("path", f'"{source}" has Python objects, or no arrays; these are not read', hint)
-    refuse("path", f'"{source}" cannot be read: {error}', "numpy.savez writes such a file.")
+        if "pickle" in str(error):
+            hint = "Save numbers, array.astype(float), or texts for classes, array.astype(str)."
+            refuse("path", f'"{place}" has Python objects, or no arrays; these are not read', hint)
+        refuse("path", f'"{place}" cannot be read: {error}', "numpy.savez writes such a file.")
 
 
 def _parts(arrays: _Arrays, settings: NpzSettings) -> dict[SplitName, Examples]:

@@ -255,7 +255,7 @@ LEAST_RETURN = 1e-6
 BEYOND = 5.0
 """Scaled columns are clipped to this."""
 
-_AS_THEY_ARE = ("state_", "stage_", "may_", "kind_", "trait_", "identity", "is_new", "gate_opens")
+_AS_THEY_ARE = ("state_", "stage_", "may_", "kind_", "identity", "is_new", "gate_opens")
 
 
 class Columns:

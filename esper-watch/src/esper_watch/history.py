@@ -283,7 +283,7 @@ def read_history(run: Path, *, keep_steps: bool = True) -> History:
     for event in read_events(events, tell=history.skipped.append):
         history.add(event)
     if history.status == UNFINISHED:
-        history.status = _process_status(run) or UNFINISHED
+        history.status = unfinished_status(run)
     return history
 
 
@@ -307,10 +307,10 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
     matching[-1].looks.add(Look(step, seed.alpha, mean_gain, lower, upper, price, opens))
 
 
-def _process_status(run: Path) -> str | None:
-    """Return ``running`` or ``died`` as the manifest tells it, or None if it does not."""
+def unfinished_status(run: Path) -> str:
+    """Return the status of a run without a final event: ``running`` or ``died`` if its manifest tells."""
     try:
         status = load_run(run).status
     except EsperError:
-        return None
-    return status if status in ("running", "died") else None
+        return UNFINISHED
+    return status if status in ("running", "died") else UNFINISHED

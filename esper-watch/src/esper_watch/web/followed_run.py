@@ -18,7 +18,7 @@ from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.files import open_regular
 from esper_run import load_run, read_events
 from esper_watch.formats import format_percent
-from esper_watch.history import UNFINISHED, History
+from esper_watch.history import UNFINISHED, History, unfinished_status
 from esper_watch.report import read_report
 from esper_watch.sections import Report
 
@@ -173,11 +173,7 @@ class FollowedRun:
     def _other_files(self) -> tuple[Any, ...]:
         """Return what tells whether another file of the run changed, and set the status of a run without an end."""
         if not self.is_over:
-            try:
-                status_now = load_run(self.path).status
-                self.history.status = status_now if status_now in ("running", "died") else UNFINISHED
-            except EsperError:
-                self.history.status = UNFINISHED
+            self.history.status = unfinished_status(self.path)
         return *_stamp(self.path), self.history.status
 
 

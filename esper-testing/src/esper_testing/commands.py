@@ -187,13 +187,13 @@ def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
     """
     from esper_core import __version__
 
-    names = names_from(name)
-    folder = into / names.distribution
-    files = render(kind, names, __version__)
+    plugin = plugin_id(name)
+    folder = into / f"{PREFIX}{plugin}"
+    files = render(kind, plugin, __version__)
     write_package(folder, files)
-    component = f"{names.plugin}/{KINDS[kind].component}"
+    component = f"{plugin}/{KINDS[kind].component}"
     if as_json:
-        written = {"folder": str(folder), "package": names.distribution, "plugin": names.plugin}
+        written = {"folder": str(folder), "package": folder.name, "plugin": plugin}
         click.echo(json.dumps({**written, "component": component, "files": list(files)}))
         return
     click.echo(f"Wrote {folder}, a package with the {kind} {component}.\n")
@@ -201,36 +201,16 @@ def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
         f"cd {folder}",
         'pip install --editable ".[test]"',
         "pytest",
-        f"python -m esper_testing check {names.plugin}",
+        f"python -m esper_testing check {plugin}",
     ]
     click.echo("\n".join(f"  {step}" for step in steps))
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names of one plugin: its id, and its package for pip and for Python.
+def plugin_id(typed: str) -> str:
+    """Return the id of a plugin that the user calls ``typed``, with or without the prefix ``esper-``.
 
-    >>> names_from("my-blocks")
-    Names(plugin='my-blocks')
-    >>> names_from("my-blocks").distribution, names_from("my-blocks").package
-    ('esper-my-blocks', 'esper_my_blocks')
-    """
-
-    plugin: str
-
-    @property
-    def distribution(self) -> str:
-        """The package's name for pip, and of its folder."""
-        return f"{PREFIX}{self.plugin}"
-
-    @property
-    def package(self) -> str:
-        """The package's name for Python."""
-        return self.distribution.replace("-", "_")
-
-
-def names_from(typed: str) -> Names:
-    """Return the names of a plugin that the user calls ``typed``, with or without the prefix ``esper-``.
+    >>> plugin_id("my-blocks"), plugin_id("esper-my-blocks")
+    ('my-blocks', 'my-blocks')
 
     Raises:
         ConfigError: the name is invalid (E501).
@@ -251,27 +231,29 @@ def names_from(typed: str) -> Names:
             "characters, for example my-blocks."
         )
         raise ConfigError(Problem("E501", f"invalid plugin name: {reason}. Received: {shown}", hint=hint))
-    return Names(plugin)
+    return plugin
 
 
-def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
+def render(kind: str, plugin: str, core_version: str) -> dict[str, str]:
     """Return the text of each file of a new package, by its path in the package's folder.
 
-    ``core_version`` is the version of esper-core that the package is written for.
+    ``plugin`` is the plugin's id. ``core_version`` is the version of esper-core that the package is written for.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    distribution = f"{PREFIX}{plugin}"
+    package = distribution.replace("-", "_")
     template, core, spec = KINDS[kind], core_range(core_version), f"{kind.capitalize()}Spec"
-    settings = f'settings="{names.package}.settings:{template.factory}Settings"'
+    settings = f'settings="{package}.settings:{template.factory}Settings"'
     values = {
         "component": template.component,
         "core_range": core,
-        "distribution": names.distribution,
+        "distribution": distribution,
         "factory": template.factory,
         "kind": kind,
         "module": template.module,
-        "package": names.package,
-        "plugin": names.plugin,
+        "package": package,
+        "plugin": plugin,
         "plural": template.plural,
         "requirements": [f"esper-core{core}", *template.requires],
         "spec": spec,
@@ -280,11 +262,11 @@ def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
     }
     loader = PackageLoader("esper_testing", "templates")
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    files = {f"src/{names.package}/py.typed": ""}
+    files = {f"src/{package}/py.typed": ""}
     for path in loader.list_templates():
         folder, _, name = path.removesuffix(".jinja").partition("/")
         if folder in ("common", kind) and name in _PLACES:
-            place = _PLACES[name].format(package=names.package, module=template.module)
+            place = _PLACES[name].format(package=package, module=template.module)
             files[place] = environment.get_template(path).render(values)
     return dict(sorted(files.items()))
 

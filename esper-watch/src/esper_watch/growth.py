@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from esper_watch.history import History, SeedLife
 
 AT_ONCE: Final = 8
-"""Networks of an arm that are shown; the others are folded up."""
+"""Networks of an arm whose pictures and lives are shown; the others are folded up."""
 
 MAX_PICTURES: Final = 64
 """Networks of an arm that are drawn."""

@@ -21,7 +21,7 @@ from esper_watch.formats import (
     format_start,
     short_name,
 )
-from esper_watch.growth import pictures
+from esper_watch.growth import AT_ONCE, pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from esper_watch.history_records import Look
 
     Maker = Callable[[Report], Section | None]
-
-NETWORKS_AT_ONCE: Final = 8
-"""Networks of an arm whose lives are shown; the others are folded up."""
 
 MAX_GATES: Final = 48
 GATES_AT_ONCE: Final = 12
@@ -182,7 +179,7 @@ def _life_charts(
     """Yield the charts of an arm, each with how many networks are folded up in it; 0 for the first."""
     acts = [act for act in history.governor if (act.round, act.arm) == (round_, arm) and act.act != "warn"]
     seeds = list(lives)
-    first, folded = seeds[:NETWORKS_AT_ONCE], seeds[NETWORKS_AT_ONCE:]
+    first, folded = seeds[:AT_ONCE], seeds[AT_ONCE:]
     yield 0, figures.seed_lives(history, arm, {seed: lives[seed] for seed in first}, acts)
     if folded:
         yield len(folded), figures.seed_lives(history, arm, {seed: lives[seed] for seed in folded}, acts)

@@ -1,6 +1,7 @@
 """Trained policies are saved and loaded, and refused where they cannot be used."""
 
 import json
+import math
 import logging
 import pickle
 import shutil
@@ -132,6 +133,12 @@ def test_a_policy_of_another_observation_schema_is_refused(folder, words):
 def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, words, settings):
     written = {"settings": json.loads((folder / WORDS).read_text())["settings"] | settings}
     assert "it is damaged" in refused(changed(folder, **{**written, **words}))
+
+
+@pytest.mark.parametrize("returns", [0, -1.0, math.nan, "wide"], ids=str)
+def test_scales_that_divide_by_no_number_above_zero_are_refused_as_damaged(folder, returns):
+    scales = json.loads((folder / WORDS).read_text())["scales"]
+    assert "it is damaged" in refused(changed(folder, scales={**scales, "returns": returns}))
 
 
 @pytest.mark.parametrize(

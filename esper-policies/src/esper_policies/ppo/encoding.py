@@ -340,6 +340,9 @@ class Scales:
     def load_state_dict(self, state: State) -> None:
         """Restore a state. Raises ValueError if it is invalid."""
         plain, tensors = state.plain, state.tensors
+        if not (plain["returns"] and all(math.isfinite(number) and number >= 0 for number in plain.values())):
+            msg = f"scales must be finite and at least 0, received {plain}"
+            raise ValueError(msg)
         self.returns, self._seen, self._square = plain["returns"], plain["seen"], plain["square"]
         for name in ("whole", "slots", "candidates"):
             columns: Columns = getattr(self, name)

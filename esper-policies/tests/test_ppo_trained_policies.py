@@ -1,8 +1,8 @@
 """Trained policies are saved and loaded, and refused where they cannot be used."""
 
 import json
-import math
 import logging
+import math
 import pickle
 import shutil
 from pathlib import Path

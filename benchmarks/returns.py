@@ -34,7 +34,7 @@ SIZES: Final = {"batches": 1, "validation": 13, "batch_size": 8}
 BOUNDS: Final = {
     "a batch without seeds": 17,
     "a batch with one incubating seed": 44,
-    "the evidence of its gate": 78,
+    "the evidence of its gate": 75,
     "Gardener.step with an incubating seed": 49,
     "Gardener.tend with it": 302,
 }

@@ -176,7 +176,7 @@ class Environment:
     @property
     def flops(self) -> int | None:
         """Operations of the episode so far, those of discarded seeds included; None: unknown."""
-        return self._operations.total
+        return None if self.recipe.network.operations is None else self._operations.total
 
     @property
     def garden(self) -> Garden:

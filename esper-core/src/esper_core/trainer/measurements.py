@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -50,11 +50,11 @@ class Evaluation:
     losses: Tensor
     metric: Tensor
     evidence: Tensor
+    means: Tensor = field(init=False)
+    """(mean loss, metric)."""
 
-    @property
-    def means(self) -> Tensor:
-        """(mean loss, metric)."""
-        return torch.stack([self.losses.mean(), self.metric])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "means", torch.stack([self.losses.mean(), self.metric]))
 
 
 def evaluate(
@@ -312,8 +312,9 @@ class StepMeasurements:
             parameters=self._host_parameters + sum(seed.parameter_count for _, seed in seeds),
             host_parameters=self._host_parameters,
             slots=tuple(
-                SlotSignals(slot.name, slot.state, len(slot.fossils), tuple(map(signals_of, slot.nursery)))
+                SlotSignals(slot.name, slot.state, len(slot.seeds) - len(living), tuple(map(signals_of, living)))
                 for slot in self._garden.slots.values()
+                for living in (slot.nursery,)
             ),
             loss_scale=measured.loss_scale,
             flops=self._flops(seeds),

@@ -26,12 +26,12 @@ class OperationCount:
     """Counts the operations of one episode.
 
     Args:
-        operations: Those of a forward pass for one example; None: torch cannot count them, and the total is unknown.
+        operations: Those of a forward pass for one example; None: torch cannot count them, and nothing is added.
     """
 
     def __init__(self, operations: Operations | None) -> None:
         self._operations = operations
-        self.total: int | None = None if operations is None else 0
+        self.total = 0
 
     def train(self, garden: Garden, examples: int) -> None:
         """Add the operations of training host, acting seeds and each incubating seed on so many examples."""
@@ -42,19 +42,19 @@ class OperationCount:
             host = TRAINING if incubation.lasting else THROUGH
             blocks = sum(self._block(*member) for member in incubation.members)
             per_example += host * self._acting(garden) + TRAINING * blocks
-        self._add(examples * per_example)
+        self.total += examples * per_example
 
     def evaluate(self, garden: Garden, examples: int) -> None:
         """Add the operations of an evaluation of the network as it acts now."""
         if self._operations is not None:
-            self._add(examples * FORWARD * self._acting(garden))
+            self.total += examples * FORWARD * self._acting(garden)
 
     def measure_seeds(self, garden: Garden, examples: int) -> None:
         """Add the operations of the evaluations that try each incubating seed."""
         if self._operations is not None:
             incubations = garden.incubating.values()
             blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
-            self._add(examples * FORWARD * (len(incubations) * self._acting(garden) + blocks))
+            self.total += examples * FORWARD * (len(incubations) * self._acting(garden) + blocks)
 
     def _acting(self, garden: Garden) -> int:
         """Return the operations of host, fossils and acting seeds."""
@@ -68,7 +68,3 @@ class OperationCount:
     def _block(self, slot: Slot, seed: Seed) -> int:
         assert self._operations is not None
         return self._operations.blocks[slot.name, seed.blueprint]
-
-    def _add(self, operations: int) -> None:
-        assert self.total is not None
-        self.total += operations

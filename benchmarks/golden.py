@@ -240,7 +240,7 @@ def main() -> int:
     equal = [compare(name, base.plain(text), head.plain(NEWER.get(name, text))) for name, text in RUNS.items()]
     equal += [compare(case, base.own_loop(case), head.own_loop(case)) for case in LOOPS]
     equal.append(compare("killed-and-resumed", base.plain(KILLED), head.killed_and_resumed(KILLED)))
-    threads = STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: threads\n"
+    threads = RUNS["processes"].replace("engine: processes", "engine: threads")
     equal.append(compare("threads-processes", head.plain(threads), head.plain(RUNS["processes"])))
     return 0 if all(equal) else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,13 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load as decode
 from torch import nn
 
-from esper_core.growth import Host, Network, Variety
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.growth import Host, Network, RandomStream, Variety
+from esper_core.leyline.errors import GrowthError, Problem, suggestion
+from esper_core.leyline.files import read_json
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
 from esper_grow.peft_growth import GROWN_FILE, keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
-from esper_run.runs.network_files import JOURNAL_FILE, TENSORS_FILE, digest_of, write_network
+from esper_run.runs.network_files import EPISODE_FILE, JOURNAL_FILE, TENSORS_FILE, digest_of, write_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from esper_core.plugins import Plugins
 
 LAYOUT: Final = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
+
+log = logging.getLogger("esper")
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -83,9 +87,11 @@ def load(
 
 
 def load_best(run: str | Path, arm: str) -> nn.Module:
-    """Return the best network that an arm of ``esper run`` ended with, on the CPU: the best in validation, that is.
+    """Return the best network that an arm of ``esper run`` ended with, on the CPU and in evaluation mode.
 
-    It builds the host of the run, with its plugins. ``load`` restores the network in a host of your own, from the run's
+    It is the best in validation, where networks are judged by the average of their weights. It has the weights that
+    were tested, and buffers with ``persistent=False`` as its host was built with them. The host of the run is built
+    anew, with its plugins and the data of its task; ``load`` restores the network in a host of your own, from the run's
     folder ``networks/ARM``. The run is named as for ``esper_run.load_run``: by its folder, its id below ``runs``, the
     words of its id, or the URL of a stored run.
 
@@ -95,17 +101,33 @@ def load_best(run: str | Path, arm: str) -> nn.Module:
         ConfigError: A package of the run is missing.
         PluginError: A plugin of the run is at fault.
     """
+    # The machinery of runs, which ``save`` and ``load`` do without.
     from esper_run import load_run
-    from esper_run.app.compose import prepare  # the machinery of runs, which ``save`` and ``load`` do without
+    from esper_run.app.compose import changed_plugin_files, prepare
+    from esper_run.runs.records import changed_events
 
-    path = load_run(run).path
-    folder = path / "networks"
-    if not (folder / arm).is_dir():
-        arms = ", ".join(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else "none"
-        message = f'{path} has no network of an arm "{arm}"'
-        raise GrowthError(Problem("E332", message, hint=f"Arms with a network: {arms}. It is saved after each round."))
-    composition = prepare(path / "config.yaml", ["device=cpu", "devices=[]", "engine=threads", "sinks=[]"])
-    return load(composition.recipe.build_host(), folder / arm, plugins=composition.resolution.plugins)
+    record = load_run(run)
+    folder = record.path / "networks"
+    try:
+        arms = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if arm not in arms:
+            hint = (
+                suggestion(arm, arms)
+                if arms
+                else "They are saved after each round. The run's log.txt says what failed."
+            )
+            raise GrowthError(Problem("E332", f'{record.path} has no network of an arm "{arm}"', hint=hint))
+        seed = int(read_json(folder / arm / EPISODE_FILE)["seed"])
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        message = f"the network of arm {arm} in {record.path} cannot be read: {type(error).__name__}: {error}"
+        raise GrowthError(Problem("E332", message, hint=LAYOUT)) from error
+    composition = prepare(record.path / "config.yaml", ["device=cpu", "devices=[]", "engine=threads", "sinks=[]"])
+    for warning in (changed_events(record), *changed_plugin_files(composition, record)):
+        if warning is not None:
+            log.warning("%s", warning)
+    with RandomStream(RandomStream.derive_seed(seed, "host")):  # as in the run: it may have constants that it draws
+        host = composition.recipe.build_host()
+    return load(host, folder / arm, plugins=composition.resolution.plugins).eval()
 
 
 def part_of_state(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:

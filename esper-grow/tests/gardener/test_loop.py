@@ -11,6 +11,7 @@ from esper_core.leyline import Action, Op
 from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished
 from esper_run import load_run, read_events
 from esper_run.runs.directory import is_locked
+from esper_run.runs.findings import next_command
 from esper_run.runs.records import read_growth
 from tests.support.core_worlds import per_example, same
 from tests.support.loops import life, make_loop
@@ -101,6 +102,8 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     events = list(read_events(path / "events.jsonl"))
     assert isinstance(events[0], RunStarted)
     assert [type(event) for event in events[-2:]] == [EpisodeFinished, RunFinished]
+    assert events[-2].alone is None, "a loop has one network, of which nothing is to be said"
+    assert next_command(run.results, "RUN", lost=False)[1] == "esper runs show RUN --seeds"
     stepped = [event.signals for event in events if isinstance(event, StepFinished)]
     assert stepped == [report.signals for report in reports]
     changes = [event for event in events if isinstance(event, StageChanged)]

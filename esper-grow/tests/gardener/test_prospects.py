@@ -75,7 +75,7 @@ UNGATED, PRICED = {"gates": "off"}, {"price": 2e-4}
         ({"steps": 14}, ""),
         ({"growth": {"price": 0.01}}, r"E381 no seed can be kept: conv_light.* costs 6.56 nats .*\"price\": 1e-05"),
         ({"growth": {"price": 6e-4}}, "E381 hardly any seed can be kept: conv_light.* 0.3936 nats"),
-        ({"blueprints": ["conv_*"], "growth": PRICED}, r"E381 conv_heavy: too expensive to be kept, at 0\.526 nats"),
+        ({"blueprints": ["conv_*"], "growth": PRICED}, ""),
         ({"growth": {"price": 0.01}, "loss": lambda *arguments: per_example(*arguments) - 1.0}, ""),
         ({"certainty": 30.0}, r"E382 400 validation examples show gains from about .* nats .*1,600 "),
         ({"certainty": 30.0, "examples": 4000}, ""),

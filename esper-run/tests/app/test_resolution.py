@@ -50,7 +50,9 @@ def refused(configured, tmp_path):
     return tell
 
 
-def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(install, configured, run_small, tmp_path):
+def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(
+    install, configured, run_small, tmp_path, monkeypatch
+):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
     path = install("extra", FINE)
@@ -63,6 +65,8 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(ins
     assert (kept["package"], kept["version"], kept["sha256"]) == ("local file", hashed[:12], hashed)
     assert kept["entry_point"] == "my_plugin.py"
     assert (result["path"] / "my_plugin.py").read_text() == BLOCK
+    monkeypatch.syspath_prepend(tmp_path / "own")  # as the folder of a script is
+    assert prepare(result["path"] / "config.yaml")
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(result["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}

@@ -148,7 +148,7 @@ def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) 
 def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper) -> None:
     file = halfway / "own_plugin.py"
     file.write_text(f"{file.read_text()}# mended\n")
-    warning = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
+    warning = f"own_plugin.py changed since {halfway.name} began: the numbers may differ"
     assert warning in esper("resume", halfway, "--quiet").err
 
 

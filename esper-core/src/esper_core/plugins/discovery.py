@@ -308,8 +308,9 @@ def _check_file_name(path: Path) -> None:
     spec = find_spec(module)
     if spec is None or isinstance(spec.loader, _LocalLoader):
         return
-    # In a folder of ``sys.path``, such as the current one, the file finds itself.
-    if Path(spec.origin or "").resolve() != path.resolve():
+    # In a folder of ``sys.path``, such as the current one, the file finds itself, and a run's copy of it the original.
+    origin = Path(spec.origin or "")
+    if not origin.is_file() or _contents(origin) != _contents(path):
         _refuse(f'the plugin file "{path.name}" has the name of an installed module', "Rename the file.")
 
 

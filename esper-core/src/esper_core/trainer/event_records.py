@@ -79,7 +79,7 @@ class Ending:
     """How an episode ended: the last signals, the result on the test split, and what grew.
 
     test_last: the metric with the weights of the last batch, if the network ends with an average; else None.
-    alone: why the network is trained by itself; empty if it is not.
+    alone: why the network is trained by itself; empty if it is not, None in a loop of one network.
     """
 
     signals: Signals
@@ -87,7 +87,7 @@ class Ending:
     test_metric: float
     growth: tuple[Growth, ...]
     test_last: float | None = None
-    alone: str = ""
+    alone: str | None = None
 
     def event(
         self, environment: AnyEnvironment, closing: RewardBreakdown | None, reward: float | None, conclusion: str

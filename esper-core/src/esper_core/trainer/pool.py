@@ -8,7 +8,7 @@ the same for any number of lanes.
 
 from __future__ import annotations
 
-import warnings
+import sys
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -357,11 +357,11 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         )
         self.groups = Groups(recipe)
         self._deterministic = recipe.network.draws is Draws.NEVER
+        scope = Scope.PROCESS
         if recipe.compute.compile:
-            # Loads the compiler, which raises Python's recursion limit: the host would be blamed for it.
-            with warnings.catch_warnings(action="ignore"):
-                torch.compile(torch.nn.Identity())
-        scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
+            # As the compiler does in its first pass: the host would be blamed for it.
+            sys.setrecursionlimit(max(sys.getrecursionlimit(), 2000))
+            scope = Scope.SETTINGS  # a compiler draws from Python's generator
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 
     @staticmethod

@@ -91,9 +91,8 @@ class Prospects:
 
     def warn_again(self, signals: Signals) -> None:
         """Log a warning, once, if the validation loss has come to below every price (E381), and a slot has room."""
-        loss, has_room = signals.validation_loss, any(slot.state is not SlotState.CLOSED for slot in signals.slots)
-        if self._judged and has_room and self._offers and 0.0 <= loss <= self._offers[0].price:
-            self._warn_of_price(loss, 1.0)
+        if self._judged and any(slot.state is not SlotState.CLOSED for slot in signals.slots):
+            self._warn_of_price(signals.validation_loss, 1.0)
 
     def _warn_of_steps(self, *, is_set: bool) -> None:
         """Log a warning if the calls of ``tend`` are too few for the gates, or for the plan of a policy (E380)."""
@@ -130,23 +129,16 @@ class Prospects:
         return GATE_ALPHA / 2 / max(1, len(decisions))
 
     def _warn_of_price(self, loss: float, share: float) -> None:
-        dear = [offer for offer in self._offers if offer.price >= share * loss]
-        if not dear or self._warned or not loss > 0.0:
+        """Log a warning, once, if even the cheapest blueprint costs this share of the loss."""
+        if self._warned or not self._offers or not 0.0 < share * loss <= self._offers[0].price:
             return
-        first, last = dear[0], dear[-1]
-        self._warned = len(dear) == len(self._offers)
-        if self._warned:
-            kept = "no seed" if first.price >= loss else "hardly any seed"
-            message = (
-                f"{kept} can be kept: {first.name}, the cheapest blueprint, costs {first.price:.4g} nats "
-                f"({first.parameters:,} parameters), and the validation loss is {loss:.3g}"
-            )
-        else:
-            names = ", ".join(offer.name for offer in dear)
-            message = (
-                f"{names}: too expensive to be kept, at {first.price:.3g} nats or more beside a loss of {loss:.3g}"
-            )
-        price = 10.0 ** math.floor(math.log10(AFFORDABLE_SHARE * loss / last.parameters))
+        self._warned, cheapest = True, self._offers[0]
+        kept = "no seed" if cheapest.price >= loss else "hardly any seed"
+        message = (
+            f"{kept} can be kept: {cheapest.name}, the cheapest blueprint, costs {cheapest.price:.4g} nats "
+            f"({cheapest.parameters:,} parameters), and the validation loss is {loss:.3g}"
+        )
+        price = 10.0 ** math.floor(math.log10(AFFORDABLE_SHARE * loss / self._offers[-1].parameters))
         hint = (
             f"A seed has to gain more than its price, {self._growth.price.per_parameter:g} nats for each parameter. "
             f'Make parameters cheaper:  growth={{"price": {price:.0e}}}'

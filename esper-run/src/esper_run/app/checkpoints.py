@@ -22,8 +22,8 @@ from esper_core.leyline.errors import EsperError, GrowthError, Interrupted, Prob
 from esper_core.leyline.events import EpisodeFinished
 from esper_core.leyline.protocols import State
 from esper_core.telemetry import read_events
-from esper_run.runs.directory import checksum_of_start
-from esper_run.runs.network_files import write_network
+from esper_run.runs.directory import checksum_of_start, write_json
+from esper_run.runs.network_files import EPISODE_FILE, write_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,12 +256,13 @@ class CheckpointWriter:
             if (episode.round, episode.seed) == (environment.round, environment.seed):
                 garden = states.part(str(environment.pool_index)).part("garden")
                 folder = self.networks / environment.arm
-                figure = f"validation {self.metric.name} {episode.validation_metric:.4g}"
-                log.info("networks/%s is that of RNG seed %s, %s", environment.arm, episode.seed, figure)
                 try:
                     write_network(folder, garden.plain["network"], Host.state_dict_of(garden.part("model")))
                 except GrowthError as error:
-                    log.warning("the network of arm %s is not saved: %s", environment.arm, error.problems[0].message)
+                    log.warning("the network of arm %s is not saved: %s", environment.arm, error.problems[0])
+                    continue
+                figures = {"validation": episode.validation_metric, "test": episode.test_metric}
+                write_json(folder / EPISODE_FILE, {"round": episode.round, "seed": episode.seed, **figures})
 
     def _worth(self, episode: EpisodeFinished) -> float:
         value = episode.validation_metric

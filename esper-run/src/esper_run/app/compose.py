@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from esper_run.app.resolution import Resolution
     from esper_run.config import RunConfig
     from esper_run.engines import EngineSession
+    from esper_run.runs.records import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +272,13 @@ def _uncounted(space: ActionSpace) -> Problem:
     uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
     message = f"torch cannot count the operations of {', '.join(uncounted) or 'the host'}: prices follow parameters"
     return Problem("E125", message, hint='Accept a batch of one, or write "growth.price.of: parameters".')
+
+
+def changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
+    """Yield a warning for each one-file plugin that changed since the run began."""
+    before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
+    for plugin in composition.resolution.plugins.records:
+        was = before.get(plugin.id)
+        if plugin.is_local and was is not None and plugin.sha256 != was:
+            name = Path(plugin.origin).name
+            yield f"{name} changed since {record.path.name} began: the numbers may differ"

@@ -257,6 +257,7 @@ def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
 def print_outcome(outcome: Outcome) -> None:
     """Print what a run found, where it is, and where its time went."""
     from esper_run.app.endings import REPORT
+    from esper_run.runs.network_files import best_episodes
 
     print_results(outcome.results)
     print_lost_seeds(map(str, outcome.lost_seeds))
@@ -266,9 +267,11 @@ def print_outcome(outcome: Outcome) -> None:
         print_line(printable(f"Report: {report}"))
     elif "report" not in Extension.find("esper.commands", "command"):
         print_line(printable(f"For a report:  pip install 'esper-run[watch]'  and then  esper report {outcome.named}"))
-    if (outcome.path / "networks").is_dir():
-        print_line(printable(f"Best network of each arm: {outcome.named / 'networks'}"))
-        print_line("  Load one with esper_grow.load_best.")
+    if episodes := best_episodes(outcome.path):
+        print_line(printable(f"Best network of each arm in validation: {outcome.named / 'networks'}"))
+        metric = metric_of(outcome.results)
+        tests = [f"{arm} {format_value(metric, episode['test'])}" for arm, episode in episodes.items()]
+        print_wrapped(f"  Test {metric.name}: {', '.join(tests)}. Load one with esper_grow.load_best.", indent=2)
     print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from esper_run.app.compose import Composition
     from esper_run.app.run import Outcome
     from esper_run.config import LoadedConfig
-    from esper_run.runs.records import Run
 
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file; repeatable."
@@ -153,8 +152,10 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
+    from esper_run.app.compose import changed_plugin_files
+
     composition = build(*load(record.path / "config.yaml", overrides))
-    print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
+    print_warnings((*changed_packages(record.manifest, record.path), *changed_plugin_files(composition, record)))
 
     from esper_run.app.run import resume as resume_composition
 
@@ -278,13 +279,3 @@ def _print_plan(composition: Composition, *, as_json: bool) -> None:
         print_line(f"slot {name}: {', '.join(blueprints)}")
     print_line(str(plan["groups"]))
     print_line("Everything is in order; nothing was trained.")
-
-
-def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
-    """Yield a warning for each one-file plugin that changed since the run began."""
-    before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
-    for plugin in composition.resolution.plugins.records:
-        was = before.get(plugin.id)
-        if plugin.is_local and was is not None and plugin.sha256 != was:
-            name = Path(plugin.origin).name
-            yield f"{name} changed since {record.path.name} began: the numbers of the resumed run may differ"

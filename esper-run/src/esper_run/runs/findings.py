@@ -106,7 +106,7 @@ def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[
     if lost:
         return "Fix the blueprints whose seeds were lost, and test them", "esper plugins check"
     reasons = {comparison.get("why") for comparison in against_twin(results["comparisons"])}
-    if len(results["arms"]) == 1:
+    if len(results["arms"]) == 1 and any(arm["test"]["mean"] is not None for arm in results["arms"].values()):
         return "Compare it with the same networks without growth", f"esper run {path} --set twin=true"
     if reasons and not _grew(results):
         return "See why nothing was kept", f"esper runs show {path} --seeds"

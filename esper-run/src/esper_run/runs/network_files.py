@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from esper_core.growth import Network
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.files import read_json
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOURNAL_FILE: Final = "growth.json"
+EPISODE_FILE: Final = "episode.json"
+"""Beside the best network of an arm of a run: which round and RNG seed it is from, and its figures."""
 TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
 
 
@@ -85,6 +88,11 @@ def _refuse_unwritable(name: str, value: Any) -> None:
     message = f'the state of this model contains "{name}", {description}'
     hint = "Use a dense tensor of real numbers, keep it outside the state, or write the state dict with torch.save."
     raise GrowthError(Problem("E335", message, hint=hint))
+
+
+def best_episodes(run: Path) -> dict[str, dict[str, Any]]:
+    """Return what is written beside the best network of each arm of a run."""
+    return {file.parent.name: read_json(file) for file in sorted((run / "networks").glob(f"*/{EPISODE_FILE}"))}
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

@@ -108,13 +108,3 @@ def seconds_of_trials(steps: int, host: float, candidates: list[float], evaluati
     levels = zip(steps_of_levels(steps), sizes_of_levels(len(candidates)), strict=True)
     trials = sum(size * (length * mean + evaluation) for length, size in levels)
     return steps * host + LEVELS * evaluation + trials
-
-
-def rounded_up(seconds: float) -> float:
-    """Return a duration rounded up to two digits.
-
-    >>> rounded_up(133.2), rounded_up(7.21)
-    (140.0, 8.0)
-    """
-    size = 10.0 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1)
-    return math.ceil(seconds / size) * size

@@ -167,8 +167,9 @@ class AdapterPlan:
 
     def _lines(self) -> Iterator[str]:
         yield from wrapped(f"{self.model}: {self.blueprint} at {plural(len(self.places), 'place')}")
-        losses = (("without", self.host_loss), ("at all places", self.all_loss), ("as planned", self.plan_loss))
-        shown = ", ".join(f"{name} {format_number(loss)}" for name, loss in losses)
+        losses = {"without": self.host_loss, "at all places": self.all_loss}
+        losses |= {"as planned": self.plan_loss} if self.slots else {}
+        shown = ", ".join(f"{name} {format_number(loss)}" for name, loss in losses.items())
         yield from wrapped(f"Validation loss after {plural(self.steps, 'step')}: {shown}.")
         yield ""
         planned = [place for place in self.places if place.order is not None]

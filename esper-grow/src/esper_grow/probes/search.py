@@ -30,7 +30,6 @@ from esper_grow.probes.budget import (
     SHARE_KEPT,
     BudgetClock,
     OutOfTimeError,
-    rounded_up,
     seconds_of,
     seconds_of_trials,
     sizes_of_levels,
@@ -432,7 +431,7 @@ class Search:
     ) -> ProbeResult:
         model, (step, loss) = self.training.model, self.curve.points[-1]
         if needs is not None:
-            needs, budget = rounded_up(needs), format_seconds(self.clock.budget)
+            budget = format_seconds(self.clock.budget)
             reason = plain(f"{reason} It needs about {format_seconds(needs)}; the budget was {budget}.")
         failed = [
             ProbeFailure(candidate.slot, candidate.variety.id, candidate.failure)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import SeedLost, StageChanged
 from esper_core.leyline.signals import Cause
 from esper_run.runs.findings import lost_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from esper_core.leyline.events import Event
 
 log = logging.getLogger("esper")
@@ -84,16 +81,3 @@ class SeedLosses:
         for blueprint, lost in self.by_blueprint.items():
             lost.tried = self._born[blueprint] + self._unborn[blueprint]
         return list(self.by_blueprint.values())
-
-
-def hopeless_problems(lost: Sequence[LostBlueprint]) -> Iterator[Problem]:
-    """Yield a problem for each blueprint of which every seed raised, hung or crashed."""
-    for record in lost:
-        if record.is_hopeless:
-            hint = "The other results stand. Test the blueprint:  esper plugins check"
-            yield Problem("E320", f"no seed of a blueprint survived. {record}", hint=hint)
-
-
-def as_records(lost: Sequence[LostBlueprint]) -> list[dict[str, Any]]:
-    """Return the blueprints with lost seeds as summary.json has them."""
-    return [asdict(record) for record in lost]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -28,7 +28,7 @@ from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, health_check
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
-from esper_run.app.lost_seeds import LostBlueprint, SeedLosses, as_records, hopeless_problems
+from esper_run.app.lost_seeds import LostBlueprint, SeedLosses
 from esper_run.app.resolution import resolved_config
 from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
@@ -85,13 +85,15 @@ class Outcome:
             "timing": self.timing,
             "warnings": list(self.warnings),
             "events": self.events,
-            "lost_seeds": as_records(self.lost_seeds),
+            "lost_seeds": [asdict(record) for record in self.lost_seeds],
         }
 
     @property
     def problems(self) -> list[Problem]:
         """What was wrong although the run is done: a problem for each blueprint of which no seed survived."""
-        return list(hopeless_problems(self.lost_seeds))
+        hint = "The other results stand. Test the blueprint:  esper plugins check"
+        hopeless = [record for record in self.lost_seeds if record.is_hopeless]
+        return [Problem("E320", f"no seed of a blueprint survived. {record}", hint=hint) for record in hopeless]
 
     @property
     def exit_code(self) -> int:

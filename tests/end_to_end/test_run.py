@@ -275,9 +275,12 @@ def test_run_15_results_include_their_controls(run):
     assert run(file=ran.path, runs="again").json("summary.json")["results"] == results
 
 
-def test_without_growth_there_is_no_static_control(run, small):
+def test_there_is_no_static_control_without_growth_or_of_frozen_blocks_which_would_do_nothing(run, small):
+    assert list(run("capacity=true", "growth.freeze_fossils=true").json("summary.json")["results"]["arms"])[1:] == [
+        "twin"
+    ]
     small.write_text(SMALL.replace(POLICY, "policy: static\n"))
-    assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]
+    assert list(run("capacity=true", runs="static").json("summary.json")["results"]["arms"]) == ["static", "twin"]
 
 
 def test_resuming_a_run_that_another_process_just_finished_changes_nothing(run):

@@ -107,7 +107,7 @@ class Composition:
     @property
     def controls(self) -> Mapping[str, str]:
         """For each arm that may grow, the arm that has what it grew from the start; empty without ``capacity``."""
-        if not self.config.capacity:
+        if not self.config.capacity or self.config.growth.freeze_fossils:  # frozen from the start, blocks do nothing
             return {}
         alone = len(self.acting) == 1
         return {name: CAPACITY if alone else f"{CAPACITY}-of-{name}" for name in self.acting}

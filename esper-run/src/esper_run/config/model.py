@@ -106,7 +106,8 @@ class RunConfig(Section):
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
     twin: bool = Field(default=True, description="Train the twin: the same hosts without growth.")
     capacity: bool = Field(
-        default=True, description="Train the static control: hosts that have an arm's grown blocks from the start."
+        default=True,
+        description="Train the control: hosts with an arm's grown blocks from the start, unless these are frozen.",
     )
     reward: Use = Field(default=Use(use="team"), description="The reward of a step.")
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(

@@ -215,8 +215,11 @@ def _claims(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budgets:
     reference, plans = by_arm["all", largest], by_arm[arm, smallest]
     if not plans:
         return
-    for other in sorted(other for other, budget in by_arm if budget == smallest and other not in PLANS):
-        yield f"{arm} against {other}, {smallest:,} parameters: {_difference(by_arm[other, smallest], plans)}"
+    for budget in [size for size in dict.fromkeys((smallest, largest)) if by_arm[arm, size]]:
+        for other in sorted(other for other, size in by_arm if size == budget and other not in PLANS):
+            pair = by_arm[other, budget], by_arm[arm, budget]
+            shown = f"{_difference(*pair)} nats, {_difference(*pair, 'test_accuracy', -100)} points"
+            yield f"{arm} against {other}, {budget:,} parameters: {shown}"
     for budget in sorted({middle, smallest}):
         plans = {seed: record for seed, record in by_arm[arm, budget].items() if seed in reference}
         within = sum(plans[seed]["test_loss"] - reference[seed]["test_loss"] <= 0.01 for seed in plans)
@@ -226,9 +229,11 @@ def _claims(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budgets:
     yield from _ranking(by_arm, arm, middle)
 
 
-def _difference(reference: dict[int, Record], other: dict[int, Record]) -> str:
-    """Return by how much the loss of an arm is lower than that of the reference, paired over seeds."""
-    return _shown([reference[seed]["test_loss"] - other[seed]["test_loss"] for seed in other if seed in reference])
+def _difference(
+    reference: dict[int, Record], other: dict[int, Record], figure: str = "test_loss", unit: int = 1
+) -> str:
+    """Return by how much a figure of an arm is lower than that of the reference, paired over seeds."""
+    return _shown([unit * (reference[seed][figure] - other[seed][figure]) for seed in other if seed in reference])
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -79,8 +79,8 @@ def test_the_best_network_of_each_arm_is_the_one_that_was_tested(configuration, 
         best = max((event for event in episodes if event.arm == arm), key=lambda event: event.validation_metric)
         network = esper_grow.load_best(outcome.path, arm)
         with torch.inference_mode():
-            metric = recipe.task.scores(network(test.inputs), test.targets).mean().item()
-        assert metric == pytest.approx(best.test_metric, abs=1e-6)
+            loss = recipe.task.losses(network(test.inputs), test.targets).mean().item()
+        assert loss == pytest.approx(best.test_loss, rel=1e-6)
         assert len(Host(network).network.grown) == blocks
         assert network.again.weight is network.middle.weight
         assert not network.training

@@ -26,6 +26,7 @@ def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
     ran = run(options=("--name", "first"))
     assert "test accuracy" in ran.answer.out
     assert "no difference shown" in ran.answer.out  # two environments are too few for a verdict
+    assert re.search(r"Test accuracy: schedule \d.*, twin \d.* Load one with esper_grow\.load_best", ran.answer.out)
     assert ran.path.name.endswith("-first")
     written = "manifest.json config.yaml config.source.yaml packages.txt events.jsonl growth.json summary.json log.txt"
     assert {file.name for file in ran.path.iterdir()} >= set(written.split())

@@ -1,6 +1,7 @@
 """Forward passes: half precision, micro-batches, compiled passes and memory layouts give the numbers of plain ones."""
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -324,6 +325,15 @@ def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, caplog
     with pytest.raises(PluginError, match="my own fault"):
         course(Pool(compiled(Compilers(), core_worlds.turning(fail, after=2)), ["a"], 1), 1)
     assert not caplog.records
+
+
+def test_hosts_are_called_with_the_recursion_limit_of_the_compiler(compiled, monkeypatch):
+    """It raises the limit in its first pass, and guards around that pass would attribute the change to the host."""
+    limits = [sys.getrecursionlimit()]
+    monkeypatch.setattr(sys, "getrecursionlimit", lambda: 1000)
+    monkeypatch.setattr(sys, "setrecursionlimit", limits.append)
+    Pool(compiled(Compilers()), ["a"], 1).close()
+    assert limits[1:] == [2000]
 
 
 @pytest.mark.slow

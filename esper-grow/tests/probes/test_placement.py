@@ -133,6 +133,7 @@ def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:
         answers = [[(inputs, model(inputs).argmax(1)) for inputs, _ in batches] for batches in (train, validation)]
     nothing = placed((model, *answers), optimizer=partial(AdamW, lr=1e-4))
     assert (nothing.verdict, nothing.slots) == ("nothing pays", [])
+    assert "as planned" not in str(nothing)
     with pytest.raises(EsperError, match=r"E351.*Nothing pays"):
         nothing.to_peft()
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import asdict
 from hashlib import sha256
 
@@ -65,7 +66,8 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(
     assert (kept["package"], kept["version"], kept["sha256"]) == ("local file", hashed[:12], hashed)
     assert kept["entry_point"] == "my_plugin.py"
     assert (result["path"] / "my_plugin.py").read_text() == BLOCK
-    monkeypatch.syspath_prepend(tmp_path / "own")  # as the folder of a script is
+    monkeypatch.syspath_prepend(tmp_path / "own")  # as the folder of a script is, in a new process
+    monkeypatch.delitem(sys.modules, "my_plugin")
     assert prepare(result["path"] / "config.yaml")
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(result["path"] / "config.yaml")

@@ -16,7 +16,16 @@ from esper_core.growth import Growth, Host, derive_seed
 from esper_core.leyline import Observation, Stage
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    GERMINATE,
+    PRUNE,
+    SmoothHost,
+    change_recipe,
+    make_recipe,
+    plain_growth,
+)  # fmt: skip
 from tests.support.studies import play
 
 
@@ -46,7 +55,8 @@ def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close
     gc.collect()
     gc.disable()
     request.addfinalizer(gc.enable)
-    recipe = make_recipe(batches=1, embargo=0)
+    growth = plain_growth(embargo=0, incubation="branch", average=16)
+    recipe = change_recipe(make_recipe(batches=1), growth=growth)
     first = Pool(recipe, ["grown"], 1)
     play_round(first, 0)  # the first optimizer of a process makes torch import more, and an import keeps some tensors
     first.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, TypeAlias
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
@@ -153,8 +154,10 @@ class Averages:
     """
 
     def __init__(self, garden: Garden, half_life: float, *, is_final: bool = False) -> None:
-        self._garden, self._half_life, self.is_final = garden, half_life, is_final
-        self._host = RunningAverage(half_life, self._places_of_host) if half_life else None
+        # Weak, since what incubates in the garden holds its averages: no garden may wait for the garbage collector.
+        self._garden = proxy(garden)
+        self._half_life, self.is_final = half_life, is_final
+        self._host = RunningAverage(half_life, partial(_places_of_host, self._garden)) if half_life else None
         self._apart: dict[int, RunningAverage] = {}
         self._seeds: dict[int, list[Seed]] = {}
         self._batches = 0
@@ -247,24 +250,11 @@ class Averages:
         for number, incubation in incubating.items():
             if number not in self._apart:
                 self._seeds[number] = [seed for _, seed in incubation.members]
-                average = RunningAverage(self._half_life, partial(self._places_apart, number))
+                average = RunningAverage(self._half_life, partial(_places_apart, self._garden, number))
                 if incubation.lasting:
                     # Otherwise the branch would be judged by fewer batches, and so by more noise, than the host.
                     average.adopt(self._host, copy=True)
                 self._apart[number], incubation.after_step = average, average.update
-
-    def _places_of_host(self) -> list[Place]:
-        incubations = self._garden.incubating.values()
-        apart = (seed for incubation in incubations for _, seed in incubation.members)
-        return places_that_train(self._garden.model, apart)
-
-    def _places_apart(self, number: int) -> list[Place]:
-        incubation = self._garden.incubating[number]
-        if not incubation.lasting:
-            ((_, seed),) = incubation.members
-            return places_that_train(seed)
-        others = (other for other in self._garden.incubating.values() if other.lasting and other is not incubation)
-        return places_that_train(self._garden.model, (seed for other in others for _, seed in other.members))
 
     def state_dict(self) -> State:
         """Return the averages."""
@@ -286,6 +276,21 @@ class Averages:
         for number, average in self._apart.items():
             average.forget()
             average.load_state_dict(model, state.part("apart").part(str(number)))
+
+
+def _places_of_host(garden: Garden) -> list[Place]:
+    return places_that_train(
+        garden.model, (seed for incubation in garden.incubating.values() for _, seed in incubation.members)
+    )
+
+
+def _places_apart(garden: Garden, number: int) -> list[Place]:
+    incubation = garden.incubating[number]
+    if not incubation.lasting:
+        ((_, seed),) = incubation.members
+        return places_that_train(seed)
+    others = [other for other in garden.incubating.values() if other.lasting and other is not incubation]
+    return places_that_train(garden.model, (seed for other in others for _, seed in other.members))
 
 
 def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> list[Place]:

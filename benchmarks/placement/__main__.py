@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,13 +21,13 @@ from torch.optim import AdamW
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.placement import encoder, images
-from benchmarks.placement.arms import PLANS, STEPS, choose, fitted, layers_of, measured, train
+from benchmarks.placement.arms import PLANS, choose, fitted, layers_of, measured, train
 from benchmarks.placement.worlds import loss
 from esper_grow import Gardener, adapters
 from esper_run.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.placement.arms import Ranks
     from benchmarks.placement.worlds import Batch, World
@@ -37,6 +37,9 @@ ALONE_SEEDS: Final = range(5)
 ALONE: Final = 5_760
 COUNTED_SEED: Final = 100
 IMAGE_ARMS: Final = ("all", "expand", "project", "random", "esper")
+RATES: Final = (1e-3, 3e-3, 1e-2)
+RATES_OF_LONG: Final[dict[str, float]] = {}
+"""The rate of each arm that ``--tune`` found to be best."""
 SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "kappa", "esper")
 KINDS: Final = ("attention.self.query", "attention.self.value", "intermediate.dense", "output.dense")
 ALONE_PLACES: Final = [f"base.encoder.layer.{layer}.{kind}" for kind in KINDS for layer in (0, 2, 3, 5)]
@@ -74,6 +77,15 @@ def jobs_of_images() -> Iterator[Job]:
         yield from ((seed, arm, 40_000) for arm in IMAGE_ARMS[1:])
 
 
+def jobs_of_long() -> Iterator[Job]:
+    """Yield all trainings of the long form: those of a seed together, the largest plans last."""
+    for seed in range(3):
+        yield from ((seed, arm, 70_000) for arm in ("all", "mlp", "random"))
+        yield from ((seed, arm, 15_000) for arm in ("esper", "random"))
+    for seed in range(3):
+        yield seed, "esper", 70_000
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One network of the experiment.
@@ -84,6 +96,7 @@ class Experiment:
         records: Name of the file of records.
         budgets: The largest, that of the claim about it, and the smallest.
         libraries: Whose versions are recorded.
+        rates: Learning rates of arms; those that are not here have the world's.
     """
 
     world_of: Callable[[int], World]
@@ -91,6 +104,7 @@ class Experiment:
     records: str
     budgets: tuple[int, int, int]
     libraries: tuple[str, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -112,6 +126,14 @@ NETWORKS: Final = {
         (70_000, 15_000, 6_000),
         ("torch", "transformers", "peft"),
     ),
+    "encoder-long": Experiment(
+        partial(encoder.world_of, tokens=64, epochs=2),
+        jobs_of_long,
+        "records-long.jsonl",
+        (70_000, 15_000, 15_000),
+        ("torch", "transformers", "peft"),
+        RATES_OF_LONG,
+    ),
     "images": Experiment(
         images.world_of, jobs_of_images, "records-images.jsonl", (40_000, 10_000, 10_000), ("torch", "peft")
     ),
@@ -122,16 +144,18 @@ def train_job(job: Job, experiment: Experiment) -> Record:
     """Return the record of one training."""
     seed, arm, budget = job
     world = experiment.world_of(seed)
+    world = replace(world, rate=experiment.rates.get(arm, world.rate))
     began = process_time()
     ranks, more = choose(arm, world, budget, seed)
     chosen = process_time()
     torch.manual_seed(seed)
-    fitting = fitted(arm, world.model, ranks)
+    fitting = fitted(arm, world, ranks)
     train(fitting, world)
     seconds = {"choosing": round(chosen - began, 1), "training": round(process_time() - chosen, 1)}
     test, right = _evaluated(fitting.network, world.test)
     validation, _ = _evaluated(fitting.network, world.validation)
     record = {"seed": seed, "arm": arm, "budget": budget, "ranks": ranks, "parameters": fitting.count()}
+    more = {"rate": world.rate, **more} if experiment.rates else more
     versions = {name: version(name) for name in experiment.libraries}
     figures = {"test_loss": round(test, 5), "test_accuracy": round(right, 4), "validation_loss": round(validation, 5)}
     return {**record, **figures, "seconds": seconds, **more, "device": "cpu", "versions": versions}
@@ -150,17 +174,17 @@ def operations(experiment: Experiment) -> Iterator[str]:
     largest, *budgets = experiment.budgets
     world = experiment.world_of(COUNTED_SEED)
     places = list(layers_of(world.model))
-    training = _operations_of_training(world, choose("all", world, largest, COUNTED_SEED)[0], STEPS)
+    training = _operations_of_training(world, choose("all", world, largest, COUNTED_SEED)[0])
     for arm, budget in [*(("esper", budget) for budget in dict.fromkeys(budgets)), ("esper-longer", budgets[0])]:
         cost = _operations(partial(choose, arm, experiment.world_of(COUNTED_SEED), budget, COUNTED_SEED))
         yield f"operations of {arm} with {budget:,}, in trainings of all: {cost / training:.2f}"
     world, eight = experiment.world_of(COUNTED_SEED), places[:: len(places) // 8][:8]
-    together = _operations(partial(measured, world, largest, COUNTED_SEED, eight))
+    together = _operations(partial(measured, world, largest, COUNTED_SEED, eight, len(world.train) // 3))
     evaluated = _operations(partial(_evaluated, world.model, world.validation[:6])) / 2  # it takes two passes
     separate = 0.0
     for place in eight:
         world = experiment.world_of(COUNTED_SEED)
-        separate += _operations_of_training(world, {place: 2}, STEPS // 3) + evaluated
+        separate += _operations_of_training(world, {place: 2}) / 3 + evaluated
     yield f"operations of a plan of 8 places, in trials of each alone for as many steps: {together / separate:.2f}"
     left_out = _leaving_out(experiment.world_of(COUNTED_SEED)) / training
     yield f"operations of leaving each of {len(places)} out once, in trainings of all: {left_out:.2f}"
@@ -172,10 +196,10 @@ def _operations(what: Callable[[], object]) -> float:
     return float(counter.get_total_flops())
 
 
-def _operations_of_training(world: World, ranks: Ranks, steps: int) -> float:
-    """Return those of so many steps, of which three are counted."""
-    fitting, counted = fitted("all", world.model, ranks), 3
-    return _operations(partial(train, fitting, world, counted)) * steps / counted
+def _operations_of_training(world: World, ranks: Ranks) -> float:
+    """Return those of a whole training, of which three steps are counted."""
+    fitting, counted = fitted("all", world, ranks), 3
+    return _operations(partial(train, fitting, world, counted)) * len(world.train) / counted
 
 
 def _leaving_out(world: World) -> float:
@@ -187,6 +211,18 @@ def _leaving_out(world: World) -> float:
         gardener.optimizer.step()
         gardener.step(world.train[0])
         return _operations(gardener.tend)
+
+
+def tune() -> Iterator[str]:
+    """Yield the loss on validation data of each arm of the long form by rate, on a seed that is not reported.
+
+    They are trained in the short form.
+    """
+    short = NETWORKS["encoder"]
+    for arm, budget in sorted({(arm, budget) for _, arm, budget in jobs_of_long()}):
+        for rate in RATES:
+            record = train_job((COUNTED_SEED, arm, budget), replace(short, rates={arm: rate}))
+            yield f"{arm:8} {budget:7,} {rate:g}: {record['validation_loss']:.4f}"
 
 
 def summarise(records: Sequence[Record], budgets: tuple[int, int, int]) -> Iterator[str]:
@@ -272,13 +308,19 @@ def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or summarise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
-    parser.add_argument("--network", choices=NETWORKS, default="encoder", help="Images: about half a core-hour.")
+    parser.add_argument("--network", choices=NETWORKS, default="encoder", help="Images: half a core-hour.")
     parser.add_argument("--operations", action="store_true", help="Count those of plans: ten minutes.")
+    parser.add_argument("--tune", action="store_true", help="Compare rates for the long form: half an hour.")
     parser.add_argument("--train", action="store_true", help="Train what has no record: about ten core-hours.")
     chosen = parser.parse_args(arguments)
     experiment = NETWORKS[chosen.network]
     if chosen.operations:
         print("\n".join(operations(experiment)))
+        return 0
+    if chosen.tune:
+        torch.set_num_threads(1)
+        for line in tune():
+            print(line, flush=True)
         return 0
     if chosen.train:
         torch.set_num_threads(1)

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
     from benchmarks.placement.worlds import Batch, World
 
-RATE: Final = 3e-3
 RATE_OF_ALL_WEIGHTS: Final = 5e-5
 """Of the encoder, where all of it is trained."""
-STEPS: Final = 187
 LOOKED_AT: Final = 4
 """Batches from which ``plop`` takes its norms."""
 
@@ -88,22 +86,22 @@ class Fitting:
     count: Callable[[], int]
 
 
-def fitted(arm: str, model: nn.Module, ranks: Ranks) -> Fitting:
+def fitted(arm: str, world: World, ranks: Ranks) -> Fitting:
     """Return the model of an arm, ready to be trained."""
     if arm == "adalora":
-        return _with_adalora(model, ranks)
+        return _with_adalora(world, ranks)
     if arm == "full":
-        model.requires_grad_(requires_grad=True)
-    return _trained_where_required(adapted(model, ranks))
+        world.model.requires_grad_(requires_grad=True)
+    return _trained_where_required(adapted(world.model, ranks), world.rate)
 
 
-def _trained_where_required(network: nn.Module) -> Fitting:
+def _trained_where_required(network: nn.Module, rate: float) -> Fitting:
     by_rate: dict[float, list[nn.Parameter]] = defaultdict(list)
     for name, parameter in network.named_parameters():
         if parameter.requires_grad:
             of_encoder = name.startswith("base.") and "lora_" not in name
-            by_rate[RATE_OF_ALL_WEIGHTS if of_encoder else RATE].append(parameter)
-    groups = [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
+            by_rate[RATE_OF_ALL_WEIGHTS if of_encoder else rate].append(parameter)
+    groups = [{"params": parameters, "lr": of_group} for of_group, parameters in by_rate.items()]
     count = sum(parameter.numel() for parameters in by_rate.values() for parameter in parameters)
     return Fitting(network, lambda batch: loss(network, batch).mean(), groups, lambda _: None, lambda: count)
 
@@ -123,21 +121,22 @@ class _WithLoss(nn.Module):
         return SimpleNamespace(loss=loss(self.model, batch).mean())
 
 
-def _with_adalora(model: nn.Module, ranks: Ranks) -> Fitting:
+def _with_adalora(world: World, ranks: Ranks) -> Fitting:
     """Return the model with PEFT's AdaLoRA, which begins with half as many ranks again (Zhang et al., 2023)."""
     from peft import AdaLoraConfig, get_peft_model
 
+    model, steps = world.model, len(world.train)
     costs = {f"model.{name}": cost_of(layer) for name, layer in layers_of(model).items()}
     target = round(fmean(ranks.values()))
     first = round(1.5 * target)
     budget: dict[str, Any] = {
         "init_r": first,
         "target_r": target,
-        "tinit": STEPS // 10,
-        "tfinal": STEPS // 3,
+        "tinit": steps // 10,
+        "tfinal": steps // 3,
         "deltaT": 5,
     }
-    config = AdaLoraConfig(target_modules=list(ranks), lora_alpha=2 * first, total_step=STEPS, **budget)
+    config = AdaLoraConfig(target_modules=list(ranks), lora_alpha=2 * first, total_step=steps, **budget)
     wrapped: Any = get_peft_model(_WithLoss(model), config)
     head = model.get_submodule("head").requires_grad_(requires_grad=True)
 
@@ -146,18 +145,19 @@ def _with_adalora(model: nn.Module, ranks: Ranks) -> Fitting:
         of_ranks = (sum(kept) * (1 + costs[name.removesuffix(_OF_RANKS)]) for name, kept in config.rank_pattern.items())
         return int(sum(of_ranks)) + sum(parameter.numel() for parameter in head.parameters())
 
-    groups = [{"params": [parameter for parameter in wrapped.parameters() if parameter.requires_grad], "lr": RATE}]
+    trained = [parameter for parameter in wrapped.parameters() if parameter.requires_grad]
+    groups = [{"params": trained, "lr": world.rate}]
     return Fitting(model, lambda batch: wrapped(batch).loss, groups, wrapped.base_model.update_and_allocate, count)
 
 
-def train(fitting: Fitting, world: World, steps: int = STEPS) -> None:
-    """Train at rates that fall linearly."""
+def train(fitting: Fitting, world: World, steps: int | None = None) -> None:
+    """Train at rates that fall linearly, for so many steps of those of a whole training; None: for all of them."""
     optimizer = AdamW(fitting.groups)
     rates = [group["lr"] for group in optimizer.param_groups]
     fitting.network.train()
     for step, batch in enumerate(world.train[:steps]):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * (1 - step / STEPS)
+            group["lr"] = rate * (1 - step / len(world.train))
         optimizer.zero_grad()
         fitting.mean_loss(batch).backward()
         optimizer.step()
@@ -190,7 +190,7 @@ def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[
         places = [name for name in names if by_rule[arm](name)]
         return (evenly(world.model, places, budget) if places else {}), {}
     if arm in PLANS:
-        return measured(world, budget, seed, names, STEPS // PLANS[arm])
+        return measured(world, budget, seed, names, len(world.train) // PLANS[arm])
     if arm == "plop":
         return evenly(world.model, _by_feature_norms(world), budget), {}
     orders: dict[str, Callable[[], list[str]]] = {
@@ -211,9 +211,7 @@ def _filled(model: nn.Module, ordered: Sequence[str], budget: int, rank: int = 2
     return ranks
 
 
-def measured(
-    world: World, budget: int, seed: int, names: Sequence[str], steps: int = STEPS // 3
-) -> tuple[Ranks, dict[str, Any]]:
+def measured(world: World, budget: int, seed: int, names: Sequence[str], steps: int) -> tuple[Ranks, dict[str, Any]]:
     """Return the plan of ``place_adapters`` among these places, as ranks, and what else is recorded of it."""
     plan = place_adapters(
         world.model,
@@ -225,7 +223,7 @@ def measured(
         alpha=4,
         steps=steps,
         parameters=budget,
-        optimizer=partial(AdamW, lr=RATE),
+        optimizer=partial(AdamW, lr=world.rate),
         seed=seed,
     )
     gains = {place.slot: round(place.alone, 6) for place in plan.places}
@@ -280,8 +278,9 @@ def _by_outputs(world: World) -> list[str]:
 
     copied = world_of(0)  # of the same base; the seed's own head and data come from ``world``
     copied.model.load_state_dict(world.model.state_dict())
-    fitting = fitted("all", copied.model, dict.fromkeys(layers_of(copied.model), 2))
-    train(fitting, world, STEPS // 3)
+    fitting = fitted("all", copied, dict.fromkeys(layers_of(copied.model), 2))
+    looked_at = world.train[: len(world.train) // 3]
+    train(fitting, world, len(looked_at))
     network = fitting.network
     squares: dict[str, float] = defaultdict(float)
 
@@ -295,7 +294,7 @@ def _by_outputs(world: World) -> list[str]:
         if name.endswith(suffix)
     ]
     with torch.no_grad():
-        for tokens, mask, _ in world.train[: STEPS // 3]:
+        for tokens, mask, _ in looked_at:
             network(tokens, mask)
     for hook in hooks:
         hook.remove()

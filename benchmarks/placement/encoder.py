@@ -12,7 +12,6 @@ from benchmarks.placement.worlds import Batch, World
 from esper_tasks.text import encoder_folder, reviews
 
 WIDTH: Final = 384
-TOKENS: Final = 32
 TRAINED: Final = 3_000
 BATCH: Final = 16
 VALIDATION_BATCH: Final = 50
@@ -36,12 +35,12 @@ class Classifier(nn.Module):
 
 
 @cache
-def _reviews(split: Literal["train", "test"]) -> Batch:
+def _reviews(split: Literal["train", "test"], tokens: int) -> Batch:
     from transformers import AutoTokenizer
 
     texts, classes = reviews(split)
     tokenizer = AutoTokenizer.from_pretrained(encoder_folder())
-    encoded = tokenizer(texts, truncation=True, max_length=TOKENS, padding="max_length", return_tensors="pt")
+    encoded = tokenizer(texts, truncation=True, max_length=tokens, padding="max_length", return_tensors="pt")
     return encoded["input_ids"], encoded["attention_mask"], torch.tensor(classes)
 
 
@@ -54,13 +53,15 @@ def _batches(columns: Batch, rows: Tensor, size: int) -> list[Batch]:
     return batches
 
 
-def world_of(seed: int) -> World:
+def world_of(seed: int, tokens: int = 32, epochs: int = 1) -> World:
     """Return the world of an RNG seed: the head's first weights, the split, and the order of the batches."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    labelled, unseen = _reviews("train"), _reviews("test")
+    labelled, unseen = _reviews("train", tokens), _reviews("test", tokens)
     rows = torch.randperm(len(labelled[-1]), generator=generator)
-    train = _batches(labelled, rows[:TRAINED], BATCH)
+    orders = [rows[:TRAINED]]
+    orders += [rows[:TRAINED][torch.randperm(TRAINED, generator=generator)] for _ in range(epochs - 1)]
+    train = [batch for order in orders for batch in _batches(labelled, order, BATCH)]
     complete = [batch for batch in train if len(batch[-1]) == BATCH]
     validation = _batches(labelled, rows[TRAINED:], VALIDATION_BATCH)
     return World(Classifier(), complete, validation, _batches(unseen, torch.arange(len(unseen[-1])), VALIDATION_BATCH))

@@ -12,12 +12,13 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class World:
-    """The network and the data of one RNG seed."""
+    """The network and the data of one RNG seed, in the order of a training; ``rate`` is that of adapters and head."""
 
     model: nn.Module
     train: list[Batch]
     validation: list[Batch]
     test: list[Batch]
+    rate: float = 3e-3
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -359,7 +359,7 @@ def numbers(model: nn.Module) -> dict[str, Tensor]:
 def same(left: Any, right: Any) -> bool:
     """Return whether tensors, or anything that holds them in their order or by their names, are bitwise equal."""
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return isinstance(left, Tensor) and isinstance(right, Tensor) and torch.equal(left, right)
+        return isinstance(left, Tensor) and isinstance(right, Tensor) and torch.equal(left.to_dense(), right.to_dense())
     if isinstance(left, Mapping):
         return left.keys() == right.keys() and all(same(value, right[name]) for name, value in left.items())
     if isinstance(left, Iterable) and not isinstance(left, str):

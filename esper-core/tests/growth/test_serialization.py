@@ -38,6 +38,7 @@ def test_tensors_come_back_as_what_they_were_and_copies():
         "1": (transposed, shared),
         "1.0": torch.zeros(0, dtype=torch.bfloat16),  # a place that has the name of another
         None: Stage.TRAINING,
+        "turns": torch.polar(torch.ones(2), torch.arange(2.0)),
     }
     state = encode_state(value)
     shared.add_(1)
@@ -45,6 +46,7 @@ def test_tensors_come_back_as_what_they_were_and_copies():
     assert read[1] is read["1"][1]
     assert read[1].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert torch.equal(read["1"][0], transposed)
+    assert torch.equal(read["turns"], value["turns"])
     assert (read["1.0"].dtype, read[None]) == (torch.bfloat16, "training")
     assert type(read[None]) is str
     decode_state(state)[1].add_(1)
@@ -56,7 +58,7 @@ def test_tensors_come_back_as_what_they_were_and_copies():
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (torch.zeros(1, dtype=torch.complex64), "complex64, strided"),
+        (torch.zeros(1, dtype=torch.complex128), "complex128, strided"),
         (torch.zeros(1, device="meta"), "on meta"),
         (torch.eye(2).to_sparse(), "float32, sparse_coo"),
         ({1}, "a set"),

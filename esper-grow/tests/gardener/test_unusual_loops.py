@@ -150,6 +150,11 @@ def checkpointed() -> nn.Module:
     return Net(lambda net, x: net.rest(checkpoint(net.first, x, use_reentrant=False)), first=host.stem, rest=rest)
 
 
+def mixing(table: Tensor) -> nn.Module:
+    """Return a layer with a table among its buffers."""
+    return Net(lambda net, x: x @ net.table.to_dense(), table=table)
+
+
 UNUSUAL: dict[str, Callable[[], nn.Module]] = {
     "tied weights": lambda: unusual(tied()),
     "weight norm": lambda: unusual(nn.Tanh(), nn.utils.parametrizations.weight_norm),
@@ -162,6 +167,7 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
     ),
     "data parallel": lambda: nn.DataParallel(unusual(nn.Tanh())),
     "activation checkpointing": checkpointed,
+    "sparse buffer": lambda: unusual(mixing(torch.eye(12).to_sparse())),
 }
 STEMS = {"data parallel": "module.stem", "activation checkpointing": "first"}
 """The module with the slot, where it is not called stem."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from esper_core.growth.dry_runs import PLAIN, device_of
+from esper_core.growth.dry_runs import device_of, is_plain
 from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.protocols import State
 
@@ -72,7 +72,8 @@ class RunningAverage:
         listed = {}
         for place in self._places:
             tensor, average = getattr(*place), before.get(place)
-            if average is None or not _is_alike(average, tensor):
+            form = tensor.shape, _wide(tensor), tensor.device
+            if average is None or (average.shape, average.dtype, average.device) != form:
                 average, batches[place] = torch.zeros_like(tensor, dtype=_wide(tensor), requires_grad=False), 0
             self._averages[place], self._batches[place] = average, batches[place]
             listed[id(tensor)] = average, batches[place]
@@ -303,7 +304,7 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
         if id(module) in left_out:
             continue
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            if id(tensor) in seen or type(tensor) not in PLAIN:
+            if id(tensor) in seen or not is_plain(tensor):
                 continue
             seen.add(id(tensor))
             if isinstance(tensor, nn.Parameter):
@@ -318,10 +319,6 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
 def _wide(tensor: Tensor) -> torch.dtype:
     """Return the type of a tensor's average: in half precision a batch's small share would be rounded away."""
     return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def _is_alike(average: Tensor, tensor: Tensor) -> bool:
-    return average.shape == tensor.shape and average.dtype == _wide(tensor) and average.device == tensor.device
 
 
 def take_in(averages: Sequence[Tensor], tensors: Sequence[Tensor], half_life: float, batches: int) -> None:

@@ -48,7 +48,7 @@ class KeptBuffers:
         left_out = {id(module) for part in without for module in part.modules()}
         modules = [module for module in model.modules() if id(module) not in left_out]
         self._kept = [
-            (module, name, buffer, buffer.detach().clone() if type(buffer) in PLAIN else None)
+            (module, name, buffer, buffer.detach().clone() if is_plain(buffer) else None)
             for module in modules
             for name, buffer in module.named_buffers(recurse=False)
         ]
@@ -145,8 +145,9 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
-PLAIN: Final = (Tensor, nn.Parameter, nn.Buffer)
-"""Torch's own classes of tensors. Others, such as quantised ones, may have no bits to read, and no clone."""
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor has bits to read, and clones; quantised and sparse ones may have none."""
+    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:

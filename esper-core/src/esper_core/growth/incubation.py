@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from esper_core.growth.dry_runs import PLAIN, KeptBuffers, device_of
+from esper_core.growth.dry_runs import KeptBuffers, device_of, is_plain
 from esper_core.growth.examples import map_tensors
 from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
@@ -207,7 +207,7 @@ class Branch(Incubation):
             for module in model.modules()
             if id(module) not in seed_modules
             for name, buffer in module.named_buffers(recurse=False)
-            if type(buffer) in PLAIN
+            if is_plain(buffer)
         ]
         self.host_states = [
             {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}

@@ -25,7 +25,7 @@ STORED: Final = frozenset(
     {
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
-        torch.bool,
+        *(torch.bool, torch.complex64),
     }
 )
 """The dtypes that a checkpoint can store."""
@@ -60,16 +60,10 @@ def decode_state(state: State, device: torch.device | str = "cpu") -> Any:
 
 def stored_copy(name: str, tensor: Tensor) -> Tensor:
     """Return a copy of ``tensor`` as a checkpoint stores it: on the CPU, and contiguous."""
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in STORED:
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.dtype not in STORED:
         received = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
-        message = f'the tensor "{name}" cannot be stored: {received}'
-        raise GrowthError(
-            Problem(
-                "E335",
-                message,
-                hint="Use a dense, real-valued tensor that is neither quantised nor on the meta device.",
-            )
-        )
+        hint = "Use a dense tensor, at most complex64, that is neither quantised nor on the meta device."
+        raise GrowthError(Problem("E335", f'the tensor "{name}" cannot be stored: {received}', hint=hint))
     # Copied on the CPU as well: training goes on, and writes in place.
     return tensor.detach().to("cpu", copy=True).contiguous()
 

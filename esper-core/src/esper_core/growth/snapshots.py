@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from esper_core.growth.dry_runs import PLAIN, device_of
+from esper_core.growth.dry_runs import device_of, is_plain
 from esper_core.growth.serialization import decode_state, encode_state, form_of
 from esper_core.leyline.errors import GrowthError, Problem
 
@@ -81,7 +81,7 @@ class Snapshot:
         with torch.no_grad():
             for module, attribute, name, tensor, is_buffer in _host_tensors(garden):
                 is_trained, copy = tensor.requires_grad, None
-                checksum = _checksum(tensor) if is_trained or type(tensor) in PLAIN else None
+                checksum = _checksum(tensor) if is_trained or is_plain(tensor) else None
                 changes = is_buffer or _has_changed(before.get(id(tensor)), checksum)
                 if is_trained or (checksum is not None and changes):
                     copy = latest.get((name, id(tensor)))

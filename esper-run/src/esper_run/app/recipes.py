@@ -18,6 +18,7 @@ from esper_core.plugins import attributed_to
 from esper_core.trainer import NetworkSettings, Recipe
 from esper_run.app.descriptions import SlotDescriptions, count_operations
 from esper_run.config import parse_path
+from esper_run.runs.network_files import refuse_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -183,6 +184,8 @@ def _graft_prototype(
         with draws, torch.no_grad():
             returned = host.eval()(example)
         host.train()
+    for name, tensor in (*host.named_parameters(), *host.named_buffers()):
+        refuse_unwritable(name, tensor.detach())  # as the first checkpoint would, after a part of the training
     is_tensor = isinstance(returned, torch.Tensor) and returned.is_floating_point()
     if not is_tensor or (returned.shape[:1], returned.shape[-1:]) != (example.shape[:1], (outputs,)):
         shape = f"{returned.dtype} of shape {tuple(returned.shape)}" if is_tensor else f"a {type(returned).__name__}"

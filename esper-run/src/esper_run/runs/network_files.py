@@ -66,7 +66,7 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
     for name, value in state.items():
         if Network.has_key(name):
             continue
-        _refuse_unwritable(name, value)
+        refuse_unwritable(name, value)
         same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if value.numel() and (original := first.setdefault(same, name)) != name:
             aliases[name] = original
@@ -75,18 +75,18 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
     return numbers, aliases
 
 
-def _refuse_unwritable(name: str, value: Any) -> None:
+def refuse_unwritable(name: str, value: Any) -> None:
     """Raise GrowthError for a value that safetensors cannot store."""
     if not isinstance(value, Tensor):
         description = f"a {type(value).__name__}, which is not a tensor"
     elif type(value) not in (Tensor, nn.Parameter):
         description = f"a {type(value).__name__}, as of a quantised layer, which safetensors cannot store"
-    elif value.is_meta or value.layout is not torch.strided or value.is_quantized or value.is_complex():
+    elif value.is_meta or value.layout is not torch.strided or value.dtype is torch.complex128:
         description = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
     else:
         return
     message = f'the state of this model contains "{name}", {description}'
-    hint = "Use a dense tensor of real numbers, keep it outside the state, or write the state dict with torch.save."
+    hint = "Use a dense tensor, at most complex64, keep it outside the state, or write the state dict with torch.save."
     raise GrowthError(Problem("E335", message, hint=hint))
 
 

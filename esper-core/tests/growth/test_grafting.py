@@ -4,6 +4,7 @@ A graft that would change the outputs of its host is refused.
 """
 
 import copy
+import random
 from functools import partial
 from typing import Any
 
@@ -24,13 +25,26 @@ def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged(
     model = NoisyHost()
     model.drop.eval()
     torch.manual_seed(3)
-    state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    state, generator = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     graft(model, ["stem"], example=EXAMPLE)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), generator)
     assert same(model.state_dict(), state)
     assert model.training
     assert not model.drop.training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_draws_from_pythons_generator_gets_the_same_numbers_in_each_pass():
+    """As stochastic depth does; otherwise it differs from itself, and the slots are blamed for it."""
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        return net.stem(inputs if random.random() < 0.5 else -inputs)
+
+    for seed in range(12):
+        random.seed(seed)
+        state = random.getstate()
+        graft(Net(compute, stem=nn.Linear(4, 2)), ["stem"], example=INPUTS)
+        assert random.getstate() == state
 
 
 def test_slot_has_the_site_of_its_module():

@@ -1,5 +1,6 @@
 """Groups: networks of one structure are trained as one program, with the same results in a group of any size."""
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -7,6 +8,7 @@ from itertools import chain, count
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -100,7 +102,7 @@ class Tally:
         self.passes = 0
 
 
-PASSES, TALLY = {"host": 0}, SimpleNamespace(passes=0)
+PASSES, TALLY, GENERATOR = {"host": 0}, SimpleNamespace(passes=0), random.Random(0)
 
 
 class Counting(SmoothHost):
@@ -128,16 +130,29 @@ class Counting(SmoothHost):
                 next(self.held)
             case "method":
                 self.held()
+            case "Python's generator":
+                random.random()
+            case "NumPy's generator":
+                np.random.rand()
             case _:
                 self.held.passes += 1
+
+
+class Drawing(SmoothHost):
+    """A host that draws from a generator in its file."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs if GENERATOR.random() else -inputs)
 
 
 class Derived(Counting):
     """A host whose base class counts."""
 
 
+DRAWS = "it draws random numbers, or changes settings"
+DRAWN = dict.fromkeys(("Python's generator", "NumPy's generator"), DRAWS)
 HELD: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("class", "file", "object of the file"), lambda: None),
+    **dict.fromkeys(("class", "file", "object of the file", *DRAWN), lambda: None),
     "object": lambda: SimpleNamespace(passes=0),
     "slots": Tally,
     "iterator": count,
@@ -163,10 +178,8 @@ def sorted_by_batch() -> nn.Module:
 
 
 CHANGES = "a pass changes attributes of its modules, or what they refer to"
-OPAQUE = {
-    where: f'module "" uses an object of the type {kind}, whose state cannot be seen'
-    for where, kind in (("iterator", "count"), ("generator", "generator"))
-}
+UNSEEN = 'module "" uses an object of the type {}, whose state cannot be seen'
+OPAQUE = DRAWN | {where: UNSEEN.format(kind) for where, kind in (("iterator", "count"), ("generator", "generator"))}
 
 
 @pytest.mark.parametrize(
@@ -175,6 +188,7 @@ OPAQUE = {
         (fused(with_hook), 'hook on module "head.1"'),
         (fused(counting), CHANGES),
         *((fused(partial(Derived, where)), OPAQUE.get(where, CHANGES)) for where in HELD),
+        (fused(Drawing), UNSEEN.format("Random")),
         (fused(on_images), 'no rule for torch\'s "conv2d"'),
         (fused(sorted_by_batch), "it joins all numbers of a batch"),
         (fused(draws=Draws.ANYWHERE), "host or blueprints draw random numbers"),

@@ -7,7 +7,6 @@ apart from it. One that is trained on a branch is the ``Guest`` of a network, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -32,7 +31,7 @@ from esper_core.fused.rows import refuse
 from esper_core.growth import Alpha, Seed, Slot, plain_class
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha", "acts")
 """Attributes of a fossilised seed that say what it computes; the others say where it came from."""
@@ -76,7 +75,7 @@ def signature_of(model: nn.Module) -> Hashable:
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             # A tensor that is registered twice has the same number in both places.
             number = numbers.setdefault(id(tensor), len(numbers))
-            if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+            if type(tensor) not in (Tensor, nn.Parameter):
                 refuse(f'"{name}" is not a tensor of torch\'s own class')
             if not tensor.is_contiguous():
                 refuse(f'"{name}" is laid out for images, or in another unusual way')
@@ -178,9 +177,8 @@ def surroundings_of(model: nn.Module) -> Hashable:
 
 
 def _may_count(value: object) -> bool:
-    return isinstance(value, (*DATA, Iterator)) or (
-        _is_plain(value) and not callable(value) and not hasattr(value, "__get__")
-    )
+    # An object whose state cannot be seen, such as a generator of random numbers, is refused by ``frozen``.
+    return isinstance(value, DATA) or not (isinstance(value, CONSTANT) or callable(value) or hasattr(value, "__get__"))
 
 
 @dataclass(frozen=True, slots=True)

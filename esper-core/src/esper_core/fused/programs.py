@@ -29,6 +29,7 @@ from esper_core.fused.rows import NotFusedError, Rows, refuse, stack_of
 from esper_core.fused.tapes import GRAPHS, CapturedPass, Tape
 from esper_core.growth import Alpha, KeptBuffers, Presence, Slot, describe_error
 from esper_core.leyline import Stage
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -352,31 +353,46 @@ def why_different(
     Two copies with random weights are run both ways on one half each of the examples: in training and in evaluation;
     with ``guest``, a seed of the model that acts on them.
     """
+    changes: list[Any] = []
     try:
-        models = [bare_copy(model, keep=None if guest is None else guest.seed) for _ in range(2)]
-        for number, copy in enumerate(models):
-            fill_at_random(copy, number)
-        half = len(inputs) // 2
-        batches_E = [tensor[: 2 * half].unflatten(0, (2, half)) for tensor in (inputs, targets)]
-        networks = [HostTensors.of(copy) if guest is None else acted_on(copy, guest) for copy in models]
-        # First, since an engine knows whose code runs there.
-        alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]
-        training = Training(program, networks)
-        for _ in range(2):  # the second pass repeats what the first one recorded
-            losses_E = training.compute(batches_E[0], batches_E[1], losses)
-        for name, stacks, rows in zip(PARTS, computed(training, losses_E), zip(*alone, strict=True), strict=True):
-            for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
-                if not _are_close(stack, torch.stack(list(of_rows))):
-                    return f"another {name} than one after another"
-        with torch.inference_mode():
-            (outputs_E,) = program.outputs(Stacks.of(networks), batches_E[0])
-            expected = torch.stack([copy.eval()(batch) for copy, batch in zip(models, batches_E[0], strict=True)])
-            return None if _are_close(outputs_E, expected) else "other outputs than one after another"
+        # A tape would repeat the numbers that a pass drew from a generator that is not torch's.
+        with Guard("", Scope.PROCESS, report=changes.append):
+            why = _difference(model, program, inputs, targets, losses, guest)
+        return "it draws random numbers, or changes settings" if changes else why
     except Exception as error:  # whatever is wrong with a network is reported where it is trained
         cause: BaseException = error
         while cause.__cause__ is not None and not isinstance(cause, NotFusedError):
             cause = cause.__cause__  # what a seed raised is the cause of a SeedFault
         return str(cause) if isinstance(cause, NotFusedError) else f"it raised {type(cause).__name__} as one program"
+
+
+def _difference(
+    model: nn.Module, program: Program, inputs: Tensor, targets: Tensor, losses: Losses, guest: Guest | None
+) -> str | None:
+    models = [bare_copy(model, keep=None if guest is None else guest.seed) for _ in range(2)]
+    for number, copy in enumerate(models):
+        fill_at_random(copy, number)
+    half = len(inputs) // 2
+    batches_E = [tensor[: 2 * half].unflatten(0, (2, half)) for tensor in (inputs, targets)]
+    networks = [HostTensors.of(copy) if guest is None else acted_on(copy, guest) for copy in models]
+    # First, since an engine knows whose code runs there.
+    alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]
+    training = Training(program, networks)
+    for _ in range(2):  # the second pass repeats what the first one recorded
+        losses_E = training.compute(batches_E[0], batches_E[1], losses)
+    gradients, buffers = [], []
+    for block in training.blocks:
+        gradients += block.layout.views(block.gradients)[: len(block.leaves)]
+        buffers += block.after
+    together = {"loss": [losses_E], "gradient": gradients, "buffer": buffers}
+    for (name, stacks), rows in zip(together.items(), zip(*alone, strict=True), strict=True):
+        for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
+            if not _are_close(stack, torch.stack(list(of_rows))):
+                return f"another {name} than one after another"
+    with torch.inference_mode():
+        (outputs_E,) = program.outputs(Stacks.of(networks), batches_E[0])
+        expected = torch.stack([copy.eval()(batch) for copy, batch in zip(models, batches_E[0], strict=True)])
+        return None if _are_close(outputs_E, expected) else "other outputs than one after another"
 
 
 def fill_at_random(copy: nn.Module, seed: int) -> None:
@@ -396,18 +412,6 @@ def acted_on(copy: nn.Module, guest: Guest) -> HostTensors:
     (seed,) = slot.nursery
     seed.presence, seed.alpha = Presence.ACTING, Alpha(guest.strength, guest.strength)
     return replace(HostTensors.of(copy), guest=Guest.of(slot, seed, guest.strength))
-
-
-PARTS: Final = ("loss", "gradient", "buffer")
-
-
-def computed(training: Training, losses_E: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return what a pass computed: losses, gradients and buffers of all networks, stacked."""
-    gradients, after = [], []
-    for block in training.blocks:
-        gradients += block.layout.views(block.gradients)[: len(block.leaves)]
-        after += block.after
-    return [losses_E], gradients, after
 
 
 def _train(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from esper_core.growth.dry_runs import device_of, is_plain
+from esper_core.growth.dry_runs import PLAIN, device_of
 from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.protocols import State
 
@@ -38,13 +38,16 @@ class RunningAverage:
 
     Args:
         half_life: In batches.
-        list_places: Returns where the weights are; it is asked again after ``forget_places``.
+        list_places: Returns where the weights are.
+
+    Attributes:
+        places: What it returned; None: it is asked again in the next batch, because the network may have changed.
     """
 
     def __init__(self, half_life: float, list_places: Callable[[], list[Place]]) -> None:
         self._half_life = half_life
         self._list_places = list_places
-        self._places: list[Place] | None = None
+        self.places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
         self._batches: dict[Place, int] = {}
 
@@ -68,9 +71,9 @@ class RunningAverage:
         """
         before, batches = self._averages, self._batches
         self._averages, self._batches = {}, {}
-        self._places = self._list_places() if self._places is None else self._places
+        self.places = self._list_places() if self.places is None else self.places
         listed = {}
-        for place in self._places:
+        for place in self.places:
             tensor, average = getattr(*place), before.get(place)
             form = tensor.shape, _wide(tensor), tensor.device
             if average is None or (average.shape, average.dtype, average.device) != form:
@@ -89,10 +92,6 @@ class RunningAverage:
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
         return [(getattr(*place), average) for place, average in self._averages.items()]
-
-    def forget_places(self) -> None:
-        """List the places anew in the next batch, because the network may have changed."""
-        self._places = None
 
     def forget(self) -> None:
         """Begin anew, because the weights were restored from a snapshot."""
@@ -168,7 +167,7 @@ class Averages:
         if self._host is not None:
             self._follow()
             for average in (self._host, *self._apart.values()):
-                average.forget_places()
+                average.places = None
 
     def take_batch(self) -> None:
         """Take in the host's weights after a batch."""
@@ -304,12 +303,12 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
         if id(module) in left_out:
             continue
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            if id(tensor) in seen or not is_plain(tensor):
+            if id(tensor) in seen or type(tensor) not in PLAIN:
                 continue
             seen.add(id(tensor))
             if isinstance(tensor, nn.Parameter):
                 places += [(module, name)] if tensor.requires_grad else []
-            elif tensor.is_floating_point():
+            elif tensor.is_floating_point() and tensor.layout is torch.strided:
                 buffers.append(((module, name), tensor.isfinite().all()))
     # A mask may hold infinities, whose average would be NaN. All are read at once, so that a GPU is awaited once.
     finite = torch.stack([flag for _, flag in buffers]).tolist() if buffers else []

@@ -19,6 +19,7 @@ from esper_core.growth.examples import OutputPart, items_of
 from esper_core.growth.random_streams import RandomStream
 from esper_core.leyline.errors import GraftError, Problem
 from esper_core.leyline.specs import Site, SlotPlace
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -106,9 +107,10 @@ def split_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, A
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Run the ``with`` block without gradients; restore the model's buffers and torch's default generators after it."""
+    """Run the ``with`` block without gradients; restore buffers, random generators and torch's settings after it."""
     kept = KeptBuffers(model)
-    with torch.no_grad(), RandomStream(0, device_of(model)):
+    # Else a model that draws from Python's generator would differ from itself from pass to pass.
+    with torch.no_grad(), RandomStream(0, device_of(model)), Guard("", Scope.PROCESS, report=lambda _: None):
         try:
             yield
         finally:
@@ -145,9 +147,13 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
+PLAIN: Final = (Tensor, nn.Parameter)
+"""Torch's own classes of tensors. Others, such as quantised ones, may have no bits to read, and no clone."""
+
+
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor has bits to read, and clones; quantised and sparse ones may have none."""
-    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided
+    """Return whether the bits of a tensor can be read and copied: it is of torch's own classes, and dense."""
+    return type(tensor) in PLAIN and tensor.layout is torch.strided
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:

@@ -120,10 +120,6 @@ class JointTraining:
         self._training = program.lend_training(networks, first.network.growth.average)
         self._training.read([*self._states, *self._states[:1] * (len(rows) - len(members))])
 
-    @property
-    def _networks(self) -> list[HostTensors]:
-        return [member.network for member in self.members]
-
     def train(self, inputs_EN: Tensor, targets_EN: Tensor) -> Exception | None:
         """Train on a batch of each environment; return why the pass failed, after which nothing has changed."""
         try:
@@ -143,7 +139,7 @@ class JointTraining:
         if not self._losses:
             self._program.give_back(self._training)
             return
-        self._training.write(self._networks, self._states)
+        self._training.write([member.network for member in self.members], self._states)
         by_member = torch.stack(self._losses, 1).unbind()
         hosts = self._training.hosts
         gradients = hosts.gradients.clone()  # those of the next step take their place

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -260,21 +259,20 @@ class GrowingNetwork:
 
     def _train_host(self, losses: Sequence[Loss]) -> Tensor:
         blended = self.garden.blended
-        train = partial(self._leave_gradients, losses, blended)
+
+        def train(model: nn.Module) -> Tensor:
+            # At the beginning of each attempt, since one that failed leaves gradients behind.
+            self.keeper.zero_grad()
+            parts = [self._forward_backward(loss, model, blended) for loss in losses]
+            return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+
         loss = train(self.model) if self.compiled is None else self.compiled.run(train)
         self.keeper.step(blended)
         return loss
 
-    def _leave_gradients(self, losses: Sequence[Loss], blended: Sequence[int], model: nn.Module) -> Tensor:
-        """Compute the gradients of one batch, in which these seeds act, and return its mean loss."""
-        # At the beginning of each attempt, since one that failed leaves gradients behind.
-        self.keeper.zero_grad()
-        parts = [self._forward_backward(partial(loss, model), blended) for loss in losses]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
-
-    def _forward_backward(self, compute: Callable[[], Tensor], blended: Sequence[int]) -> Tensor:
+    def _forward_backward(self, compute: Loss, model: nn.Module, blended: Sequence[int]) -> Tensor:
         with self._drawing(Draws.FORWARD):
-            loss = compute()
+            loss = compute(model)
         # Before the loss is looked at: with gradients switched off it has none, and the message would hide the cause.
         if changes := restore_defaults():
             self.lost.blame_acting(f"{changes} while it was in the host")
@@ -282,23 +280,19 @@ class GrowingNetwork:
             if blended or any(owner.parameters for owner in self.keeper.owned_by_host()):
                 self.lost.blame_acting("left the loss without a gradient")
             return loss  # the host is frozen, and no seed acts on it yet
+        if not blended:
+            self.keeper.backward(loss)
+            return loss.detach()
+        # Code of acting seeds may run there. Nothing tells them apart: the youngest counts, since the others have been
+        # through such passes before.
+        slot, seed = max(self.garden.acting(), key=lambda place: place[1].number)
         try:
-            with self._entered_backward(blended):
+            with slot.entered(seed):
                 self.keeper.backward(loss)
         except Exception as error:
-            if not blended:
-                raise
             # An error of autograd does not say whose backward it was, so all acting seeds are taken out.
             raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
-
-    def _entered_backward(self, blended: Sequence[int]) -> AbstractContextManager[object]:
-        """Return a context for a backward pass of the host, in which code of these acting seeds may run."""
-        if not blended:
-            return nullcontext()
-        # Nothing tells them apart there. The youngest counts, since the others have been through such passes before.
-        slot, seed = max(self.garden.acting(), key=lambda place: place[1].number)
-        return slot.entered(seed)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """Return a context with the training stream, if ``when`` is the time at which the host draws from it.

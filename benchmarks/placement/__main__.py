@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 SEEDS: Final = range(10)
 ALONE_SEEDS: Final = range(5)
+GROWN_SEEDS: Final = range(3)
 ALONE: Final = 5_760
 COUNTED_SEED: Final = 100
 IMAGE_ARMS: Final = ("all", "expand", "project", "random", "esper")
+Z: Final = 1.96
 RATES: Final = (1e-3, 3e-3, 1e-2)
 RATES_OF_LONG: Final[dict[str, float]] = {}
 """The rate of each arm that ``--tune`` found to be best."""
@@ -61,6 +63,8 @@ def jobs_of_encoder() -> Iterator[Job]:
         yield from ((seed, f"alone:{place}", ALONE) for place in ALONE_PLACES)
     for seed in SEEDS:
         yield seed, "full", 0
+    yield from ((seed, "grown", 15_000) for seed in GROWN_SEEDS)
+    for seed in SEEDS:
         yield from ((seed, arm, 70_000) for arm in (*SMALL, "adalora"))
     for seed in SEEDS:
         yield from ((seed, arm, 15_000) for arm in SMALL if arm != "esper")
@@ -97,6 +101,7 @@ class Experiment:
         budgets: The largest, that of the claim about it, and the smallest.
         libraries: Whose versions are recorded.
         rates: Learning rates of arms; those that are not here have the world's.
+        keeps_examples: Whether records have the loss of each test example.
     """
 
     world_of: Callable[[int], World]
@@ -105,6 +110,7 @@ class Experiment:
     budgets: tuple[int, int, int]
     libraries: tuple[str, ...]
     rates: Mapping[str, float] = field(default_factory=dict)
+    keeps_examples: bool = False
 
     @property
     def file(self) -> Path:
@@ -133,6 +139,7 @@ NETWORKS: Final = {
         (70_000, 15_000, 15_000),
         ("torch", "transformers", "peft"),
         RATES_OF_LONG,
+        keeps_examples=True,
     ),
     "images": Experiment(
         images.world_of, jobs_of_images, "records-images.jsonl", (40_000, 10_000, 10_000), ("torch", "peft")
@@ -154,19 +161,25 @@ def train_job(job: Job, experiment: Experiment) -> Record:
     seconds = {"choosing": round(chosen - began, 1), "training": round(process_time() - chosen, 1)}
     test, right = _evaluated(fitting.network, world.test)
     validation, _ = _evaluated(fitting.network, world.validation)
+    by_example = {"losses": [round(value, 3) for value in test.tolist()]} if experiment.keeps_examples else {}
     record = {"seed": seed, "arm": arm, "budget": budget, "ranks": ranks, "parameters": fitting.count()}
     more = {"rate": world.rate, **more} if experiment.rates else more
     versions = {name: version(name) for name in experiment.libraries}
-    figures = {"test_loss": round(test, 5), "test_accuracy": round(right, 4), "validation_loss": round(validation, 5)}
-    return {**record, **figures, "seconds": seconds, **more, "device": "cpu", "versions": versions}
+    figures = {
+        "test_loss": round(float(test.mean()), 5),
+        "test_accuracy": round(float(right.mean()), 4),
+        "validation_loss": round(float(validation.mean()), 5),
+    }
+    return {**record, **figures, "seconds": seconds, **more, "device": "cpu", "versions": versions, **by_example}
 
 
-def _evaluated(network: nn.Module, batches: Sequence[Batch]) -> tuple[float, float]:
+def _evaluated(network: nn.Module, batches: Sequence[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of each example, and whether its class was found."""
     network.eval()
     with torch.no_grad():
         losses = torch.cat([loss(network, batch) for batch in batches])
         right = torch.cat([(network(*inputs).argmax(1) == classes).float() for *inputs, classes in batches])
-    return float(losses.mean()), float(right.mean())
+    return losses, right
 
 
 def operations(experiment: Experiment) -> Iterator[str]:
@@ -268,15 +281,27 @@ def _claims(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budgets:
 def _difference(
     reference: dict[int, Record], other: dict[int, Record], figure: str = "test_loss", unit: int = 1
 ) -> str:
-    """Return by how much a figure of an arm is lower than that of the reference, paired over seeds."""
-    return _shown([unit * (reference[seed][figure] - other[seed][figure]) for seed in other if seed in reference])
+    """Return by how much a figure of an arm is lower than that of the reference, paired over seeds.
+
+    The interval is over seeds, and over test examples, too, where records have their losses.
+    """
+    pairs = [(reference[seed], record) for seed, record in other.items() if seed in reference]
+    values = [unit * (before[figure] - record[figure]) for before, record in pairs]
+    if figure == "test_loss" and pairs and all("losses" in record for pair in pairs for record in pair):
+        losses = [torch.tensor(before["losses"]) - torch.tensor(record["losses"]) for before, record in pairs]
+        difference = torch.stack(losses).double().mean(0)
+        return _shown(values, float(difference.std()) / math.sqrt(len(difference)))
+    return _shown(values)
 
 
-def _shown(values: Sequence[float]) -> str:
+def _shown(values: Sequence[float], error: float = 0.0) -> str:
+    """Return the mean with its interval over seeds; ``error``: standard error of the mean over examples."""
     if len(values) < 2:
         return "too few seeds"
     interval = mean_interval(values)
-    return f"{interval.mean:+.4f} ({interval.low:+.4f} to {interval.high:+.4f})"
+    assert interval.low is not None
+    margin = math.hypot(interval.mean - interval.low, Z * error)
+    return f"{interval.mean:+.4f} ({interval.mean - margin:+.4f} to {interval.mean + margin:+.4f})"
 
 
 def _ranking(by_arm: dict[tuple[str, int], dict[int, Record]], arm: str, budget: int) -> Iterator[str]:

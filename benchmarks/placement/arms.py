@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from benchmarks.placement.worlds import loss
-from esper_grow import place_adapters
+from esper_grow import Gardener, adapters, place_adapters
 from esper_grow.adaptation import linear_shape
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RATE_OF_ALL_WEIGHTS: Final = 5e-5
 """Of the encoder, where all of it is trained."""
+TENDS: Final = 10
+"""Calls of ``tend`` in which a Gardener judges what grows."""
 LOOKED_AT: Final = 4
 """Batches from which ``plop`` takes its norms."""
 
@@ -77,6 +79,7 @@ class Fitting:
         groups: The parameters that are trained, by their learning rate.
         after_step: Called with the number of each step, while its gradients are there.
         count: Returns how many parameters are trained in the end.
+        begin: Called with the optimizer, before the first step.
     """
 
     network: nn.Module
@@ -84,12 +87,15 @@ class Fitting:
     groups: Sequence[dict[str, Any]]
     after_step: Callable[[int], object]
     count: Callable[[], int]
+    begin: Callable[[AdamW], object] = lambda _: None
 
 
 def fitted(arm: str, world: World, ranks: Ranks) -> Fitting:
     """Return the model of an arm, ready to be trained."""
     if arm == "adalora":
         return _with_adalora(world, ranks)
+    if arm == "grown":
+        return _grown(world, ranks)
     if arm == "full":
         world.model.requires_grad_(requires_grad=True)
     return _trained_where_required(adapted(world.model, ranks), world.rate)
@@ -150,10 +156,37 @@ def _with_adalora(world: World, ranks: Ranks) -> Fitting:
     return Fitting(model, lambda batch: wrapped(batch).loss, groups, wrapped.base_model.update_and_allocate, count)
 
 
+def _grown(world: World, ranks: Ranks) -> Fitting:
+    """Return the model in which a Gardener grows LoRA at these places as a set, judged at each tenth of the steps."""
+    model, steps = world.model, len(world.train)
+    gardeners: list[Gardener] = []
+
+    def begin(optimizer: AdamW) -> None:
+        places = adapters(model, list(ranks), rank=2, alpha=4)
+        held_out: dict[str, Any] = {"loss": loss, "validation": world.validation, "steps": TENDS}
+        gardeners.append(Gardener(model, optimizer, **places, **held_out, together=True))
+
+    def after_step(step: int) -> None:
+        (gardener,) = gardeners
+        gardener.step(world.train[step])
+        if (step + 1) * TENDS // steps > step * TENDS // steps:
+            gardener.tend()
+        if step + 1 == steps:
+            gardener.close()
+
+    def count() -> int:
+        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+    head = model.get_submodule("head").parameters()
+    groups = [{"params": list(head), "lr": world.rate}]
+    return Fitting(model, lambda batch: loss(model, batch).mean(), groups, after_step, count, begin)
+
+
 def train(fitting: Fitting, world: World, steps: int | None = None) -> None:
     """Train at rates that fall linearly, for so many steps of those of a whole training; None: for all of them."""
     optimizer = AdamW(fitting.groups)
     rates = [group["lr"] for group in optimizer.param_groups]
+    fitting.begin(optimizer)
     fitting.network.train()
     for step, batch in enumerate(world.train[:steps]):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -189,8 +222,8 @@ def choose(arm: str, world: World, budget: int, seed: int) -> tuple[Ranks, dict[
     if arm in by_rule:
         places = [name for name in names if by_rule[arm](name)]
         return (evenly(world.model, places, budget) if places else {}), {}
-    if arm in PLANS:
-        return measured(world, budget, seed, names, len(world.train) // PLANS[arm])
+    if arm in (*PLANS, "grown"):
+        return measured(world, budget, seed, names, len(world.train) // PLANS.get(arm, PLANS["esper"]))
     if arm == "plop":
         return evenly(world.model, _by_feature_norms(world), budget), {}
     orders: dict[str, Callable[[], list[str]]] = {

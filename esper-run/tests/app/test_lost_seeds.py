@@ -91,17 +91,21 @@ def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
         assert "Lost 1 of 2 seeds of bad/late" in answer.out
 
 
-ENDS = dict.fromkeys(("raised ValueError: no", "did not return", "was stopped"), True)
-ENDS |= dict.fromkeys(("ended the process by SIGSEGV", "ended the process with code 0"), True)
-ENDS |= {"made the training loss nan": False}
-
-
-@pytest.mark.parametrize(("what", "is_hopeless"), ENDS.items())
-def test_a_blueprint_is_hopeless_whose_every_seed_raised_hung_or_crashed(what, is_hopeless):
+@pytest.mark.parametrize(("blame", "is_hopeless"), [("code", True), ("numbers", False), ("none", False)])
+def test_a_blueprint_is_hopeless_whose_every_seed_was_lost_by_its_own_code(blame, is_hopeless):
     losses = SeedLosses()
     place = {"round": 0, "arm": "heuristic", "seed": 0, "step": 1, "slot": "early"}
-    losses.hear(SeedLost(**place, blueprint="bad", package="bad 1.0", what=what, withdrawn=False))
+    losses.hear(SeedLost(**place, blueprint="bad", package="bad 1.0", what="ended", withdrawn=False, blame=blame))
     assert [lost.is_hopeless for lost in losses.counted()] == [is_hopeless]
+
+
+def test_a_blueprint_whose_every_seed_switches_gradients_off_ends_the_run_with_3(raising):
+    plugin = PLUGIN.replace("from torch import nn", "import torch\nfrom torch import nn")
+    answer, _ = raising(
+        9, "--quiet", plugin=plugin.replace('raise ZeroDivisionError("no more")', "torch.set_grad_enabled(False)")
+    )
+    assert answer.status == 3
+    assert "changed torch's gradient mode from True to False" in answer.err
 
 
 def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(raising):

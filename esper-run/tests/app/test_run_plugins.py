@@ -184,7 +184,8 @@ def test_sink_that_raises_is_closed_and_reported_and_its_output_is_on_stderr(ins
 def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
     caught = attempt(lambda: torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long()))
     assert caught.error is not None
-    line = f"({__file__}:{test_error_of_a_seed_names_its_authors_line_or_what_built_it.__code__.co_firstlineno + 1})"
+    begin = test_error_of_a_seed_names_its_authors_line_or_what_built_it.__code__.co_firstlineno
+    line = f"({PurePath(__file__).name}:{begin + 1})"
     assert describe_error(caught.error).endswith(line)
     assert describe_error(caught.error, Label).endswith(line)  # the class only inherits from esper_core
     assert describe_error(caught.error, PurePath).endswith(line)

@@ -333,7 +333,7 @@ def pair_course(pools: Callable[..., Any]) -> Callable[..., list[list[Any]]]:
 
 def lost_seed(reports: list[list[Any]]) -> Any:
     """Return the seed that the first environment lost; it is the only one that is blamed."""
-    (seed,) = [report for report in reports[0] if getattr(report, "blamed", False)]
+    (seed,) = [report for report in reports[0] if getattr(report, "blame", "none") != "none"]
     assert (seed.blueprint, seed.slot) == ("test/bad", "early")
     return seed
 

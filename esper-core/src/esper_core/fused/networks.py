@@ -45,9 +45,6 @@ CONSTANT = (
 )
 """Values that do not change here. The modules of a network are looked at by themselves."""
 
-DATA = (int, float, list, dict, set, SimpleNamespace)
-"""What code may count with in its class or file, beside objects of classes of its own."""
-
 
 def host_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules of a network by name, without living seeds."""
@@ -145,7 +142,7 @@ def _memory_of(path: str, value: Any) -> Any:
         return attributes, cells, value.__code__, value.__defaults__, value.__kwdefaults__
     if isinstance(value, partial):
         return attributes, value.func, value.args, value.keywords
-    if not isinstance(value, (*DATA, frozenset)) and not _is_plain(value):
+    if not isinstance(value, dict | list | set | frozenset | SimpleNamespace) and not _is_plain(value):
         refuse(f'module "{path}" uses an object of the type {type(value).__name__}, whose state cannot be seen')
     return attributes
 
@@ -178,7 +175,9 @@ def surroundings_of(model: nn.Module) -> Hashable:
 
 def _may_count(value: object) -> bool:
     # An object whose state cannot be seen, such as a generator of random numbers, is refused by ``frozen``.
-    return isinstance(value, DATA) or not (isinstance(value, CONSTANT) or callable(value) or hasattr(value, "__get__"))
+    return isinstance(value, int | float) or not (
+        isinstance(value, CONSTANT) or callable(value) or hasattr(value, "__get__")
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,6 @@ from .seed_faults import (
     FaultBook as FaultBook,
     SeedFault as SeedFault,
     describe_error as describe_error,
-    remove_folders as remove_folders,
 )
 from .seeds import (
     Alpha as Alpha,

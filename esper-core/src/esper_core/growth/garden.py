@@ -456,8 +456,7 @@ def attributed_to_seed(*places: tuple[Slot, Seed]) -> Iterator[None]:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        failure = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
-        raise SeedFault(names, failure, number=number) from error
+        raise SeedFault(names, describe_error(error, seed.block), number=number, blueprint=seed.blueprint) from error
 
 
 def _lift_embargo(slot: Slot) -> None:

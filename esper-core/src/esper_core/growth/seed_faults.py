@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.errors import PluginError, Problem
@@ -14,29 +14,18 @@ from esper_core.plugins.isolation import is_third_party, location_of, target_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_PLACE: Final = re.compile(r"\((?:[^()]*[/\\])([^()/\\]+:\d+)\)")
-
 
 def describe_error(error: BaseException, maker: object = None) -> str:
     """Return the type and message of an error, and the line of its author's code, in one line.
 
     ``maker`` built the seed, or is its block: its package is where the author's code is, and is named if the error
-    passed through none of its lines.
+    passed through none of its lines. The file has its name alone, since an event holds no path of a machine.
     """
     message = (str(error).strip().splitlines() or [""])[0][:200]
     target = None if maker is None else target_of(maker)
     file, line = location_of(error, target)
-    location = f"{file}:{line}" if file else target if target and is_third_party(target) else None
+    location = f"{Path(file).name}:{line}" if file else target if target and is_third_party(target) else None
     return f"raised {type(error).__name__}: {message}" + (f" ({location})" if location else "")
-
-
-def remove_folders(description: str) -> str:
-    """Remove folders from what ``describe_error`` returned: an event holds no path of a machine.
-
-    >>> remove_folders("raised ValueError: too large (/home/me/odd.py:54)")
-    'raised ValueError: too large (odd.py:54)'
-    """
-    return _PLACE.sub(r"(\1)", description)
 
 
 class SeedFault(PluginError):
@@ -44,18 +33,17 @@ class SeedFault(PluginError):
 
     Attributes:
         slots: the slots whose living seeds are at fault; none for a fossil, which cannot be removed.
-        what: what it did, without folders, since events hold no path of a machine.
+        what: what it did.
         number: which seed of a nursery it was; None: all that live there.
     """
 
     describe_error = staticmethod(describe_error)
 
-    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
-        self.slots = tuple(slots)
-        self.number = number
-        self.what = remove_folders(what)
-        location = f"in {', '.join(self.slots)} " if self.slots else ""
-        super().__init__(Problem("E320", f"the seed {location}{what}"))
+    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None, blueprint: str = "") -> None:
+        self.slots, self.what, self.number = tuple(slots), what, number
+        named = f' of blueprint "{blueprint}"' if blueprint else ""
+        location = f" in {', '.join(self.slots)}" if self.slots else ""
+        super().__init__(Problem("E320", f"the seed{location}{named} {what}"))
 
 
 class FaultBook:

@@ -426,8 +426,9 @@ class SeedBuilder:
             of_task = isinstance(error, PluginError) and not isinstance(error, SeedFault)
             if is_interrupt(error) or of_task:
                 raise
-            failure = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
-            raise SeedFault([], failure) from error
+            raise SeedFault(
+                [], f"{describe_error(error, variety.factory)} when it was built", blueprint=variety.id
+            ) from error
         seed.to(device, dtype).train(self.model.training)
         seed.born = step
         return seed

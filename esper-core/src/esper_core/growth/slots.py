@@ -136,7 +136,7 @@ class Slot(nn.Module):
 
     def _fault(self, seed: Seed, failure: str) -> SeedFault:
         slots = [] if seed.stage is Stage.FOSSILISED else [self.name]  # a fossil cannot be removed
-        return SeedFault(slots, f'of blueprint "{seed.blueprint}" {failure}', number=seed.number)
+        return SeedFault(slots, failure, number=seed.number, blueprint=seed.blueprint)
 
     @property
     def living(self) -> Seed | None:

@@ -110,6 +110,8 @@ class SeedLost:
     what: str
     withdrawn: bool
     """Whether the blueprint was withdrawn for the rest of the run."""
+    blame: str = "code"
+    """"code": it is the fault of its block; "numbers": perhaps, since they were not finite; "none": of another seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,19 +59,20 @@ class LostSeed:
     Attributes:
         what: What the seed did.
         ending: The seed's last transition; None where it could not even be built.
-        blamed: Whether the loss counts against the blueprint, which may be withdrawn from the run because of it.
+        blame: As in the event. Unless it is "none" the loss counts against the blueprint, which may be withdrawn from
+            the run because of it.
     """
 
     slot: str
     blueprint: str
     what: str
     ending: Transition | None
-    blamed: bool = True
+    blame: str = "code"
     withdrawn: bool = False
 
     def counted(self, faults: FaultBook) -> LostSeed:
         """Count the lost seed against its blueprint, if that is to blame, and return the updated record."""
-        return replace(self, withdrawn=self.blamed and faults.record(self.blueprint))
+        return replace(self, withdrawn=self.blame != "none" and faults.record(self.blueprint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,7 @@ def seeds_lost(
             package=packages.get(lost_seed.blueprint.partition("(")[0], ""),  # whatever its settings are
             what=lost_seed.what,
             withdrawn=lost_seed.withdrawn,
+            blame=lost_seed.blame,
         )
         if lost_seed.ending is not None:
             yield from stages_changed(environments, [(pool_index, lost_seed.ending)], step)

@@ -43,7 +43,6 @@ from esper_core.growth import (
     describe_error,
     device_of,
     encode_state,
-    remove_folders,
 )
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Cause, Reason
@@ -95,14 +94,13 @@ class SeedRemover:
                     raise
 
     def remove(
-        self, failure: str, slots: Collection[str] | None = None, number: int | None = None, *, blamed: bool = True
+        self, failure: str, slots: Collection[str] | None = None, number: int | None = None, blame: str = "code"
     ) -> bool:
         """Take out the living seeds of these slots, or the one of this number; return whether there was any."""
-        failure = remove_folders(failure)
         lost = self.garden.remove(Reason(Cause.LOST, failure), slots, number)
         for transition in lost:
             self.measurements.forget(transition.seed)
-            self.records.append(LostSeed(transition.slot, transition.blueprint, failure, transition, blamed))
+            self.records.append(LostSeed(transition.slot, transition.blueprint, failure, transition, blame))
         return bool(lost)
 
     def record_unborn(self, slot: str, blueprint: str, failure: str) -> None:
@@ -364,16 +362,16 @@ class GrowingNetwork:
         sick = self.measured.non_finite_seeds
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
             for number in sick:
-                self.lost.remove("made its own loss not finite", number=number)
+                self.lost.remove("made its own loss not finite", number=number, blame="numbers")
             return bool(sick)
         if self._step_start is None or not self.garden.blended:
             return False
         snapshot, self.measurements.train_loss = self._step_start
         snapshot.restore(self.garden)
         self.averages.forget()
-        self.lost.remove("made the host's loss not finite", self.garden.blended_slots)
+        self.lost.remove("made the host's loss not finite", self.garden.blended_slots, blame="numbers")
         for number in sick:  # they trained on a broken host: lost with it, without a fault of their own
-            self.lost.remove("was lost with a host that another seed had harmed", number=number, blamed=False)
+            self.lost.remove("was lost with a host that another seed had harmed", number=number, blame="none")
         return True
 
     def judge(self, signals: Signals, opinion: Verdict) -> GovernorDecision:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from esper_core.leyline.events import SeedLost, StageChanged
 from esper_core.leyline.signals import Cause
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import Event
 
 log = logging.getLogger("esper")
-
-_BY_ITS_CODE: Final = re.compile(r'(?:^|" )raised |^(?:did not return|was stopped|ended the process)')
-"""How the fault of a seed reads whose own code raised, hung or crashed its worker.
-
-Others, such as a loss that overflows, may not be its fault.
-"""
 
 
 @dataclass(slots=True)
@@ -34,11 +27,11 @@ class LostBlueprint:
     lost: int = 0
     tried: int = 0
     failed: int = 0
-    """How many were lost because their own code raised, hung or crashed."""
+    """How many were lost by their own code, rather than by numbers that are not finite."""
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether every seed of the blueprint raised, hung or crashed."""
+        """Whether every seed of the blueprint was lost by its own code."""
         return self.failed == self.lost == self.tried
 
     def __str__(self) -> str:
@@ -66,12 +59,13 @@ class SeedLosses:
                 event.blueprint, LostBlueprint(event.blueprint, event.package, event.what)
             )
             lost.lost += 1
-            lost.failed += _BY_ITS_CODE.search(event.what) is not None
+            lost.failed += event.blame == "code"
             where = f"arm {event.arm}, RNG seed {event.seed}, step {event.step}, slot {event.slot}"
-            log.info("a seed is lost (%s): the seed %s", where, event.what)
+            log.info("a seed is lost (%s): that of %s %s", where, event.blueprint, event.what)
             if is_new:
                 package = event.package or "an unknown package"
-                log.warning("E320 a seed of %s is lost (%s): the seed %s", package, where, event.what)
+                message = "E320 a seed of %s is lost (%s): that of %s %s"
+                log.warning(message, package, where, event.blueprint, event.what)
 
     def settle(self) -> None:
         """Do nothing at the end of a step."""

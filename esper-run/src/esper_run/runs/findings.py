@@ -126,8 +126,7 @@ def _grew(results: Mapping[str, Any]) -> bool:
 
 def lost_text(blueprint: str, package: str, what: str, lost: int, tried: int) -> str:
     """Return how many seeds of a blueprint were lost, whose code it is, and what it did first."""
-    did = what.removeprefix(f'of blueprint "{blueprint}" ')
-    return f"Lost {lost:,} of {plural(tried, 'seed')} of {blueprint}, from {package or 'an unknown package'}: it {did}"
+    return f"Lost {lost:,} of {plural(tried, 'seed')} of {blueprint}, from {package or 'an unknown package'}: it {what}"
 
 
 def _listed(names: Sequence[str]) -> str:

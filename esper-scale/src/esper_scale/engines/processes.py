@@ -108,14 +108,17 @@ class ForkedWorker:
 
     def end(self) -> WorkerEnd:
         """End the process if it still runs, and return how it ended and what it was doing."""
+        name = ""
         if self._status is None and self._is_running():
-            how = "was stopped" if is_stopped(self.pid) else "did not reply"
+            how, what = ("was stopped",) * 2 if is_stopped(self.pid) else ("did not reply", "did not return")
             self._report.request(self.pid)  # one that is stopped runs on for that
             self._kill()
         else:
             status = self._wait()
-            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-        end = WorkerEnd(how, self._breadcrumbs.read(), self._report.trace)
+            name = signal.Signals(-status).name if status < 0 else ""
+            how = f"was ended by {name}" if name else f"exited with code {status}"
+            what = f"ended the process by {name}" if name else f"ended the process with code {status}"
+        end = WorkerEnd(how, what, name, self._breadcrumbs.read(), self._report.trace)
         self.close()
         return end
 

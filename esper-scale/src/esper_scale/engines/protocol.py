@@ -99,19 +99,17 @@ class WorkerEnd:
 
     Attributes:
         how: For messages: ``"was ended by SIGSEGV"``.
+        what: What the component at work did, as ``LostSeed.what``: ``"ended the process by SIGSEGV"``.
+        signal: Which signal ended it; empty if none did, or that is unknown.
         breadcrumb: Whose code it ran; None: unknown.
         trace: The traceback of its threads, if it could write one.
     """
 
     how: str
+    what: str = ""
+    signal: str = ""
     breadcrumb: Breadcrumb | None = None
     trace: str = field(default="", repr=False)
-
-    @property
-    def what(self) -> str:
-        """What the component at work did, as ``LostSeed.what``."""
-        did = self.how.replace("did not reply", "did not return").replace("was ended", "ended the process")
-        return did.replace("exited with code", "ended the process with code")
 
 
 class WorkerGone(Exception):

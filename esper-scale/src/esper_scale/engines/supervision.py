@@ -166,7 +166,7 @@ class SupervisedWorker:
         """Return the error for a worker that cannot be replaced."""
         component = "" if end.breadcrumb is None else f"; at work was {end.breadcrumb.component}"
         hint = "Earlier results are intact: esper resume continues from the last checkpoint."
-        if end.how.endswith("SIGKILL"):
+        if end.signal == "SIGKILL":
             hint += '\nThe system may have run out of memory: use fewer lanes, or "engine: threads".'
         if end.trace:
             # Of several threads the last one is that of the environments.

@@ -40,7 +40,7 @@ COUNTED_SEED: Final = 100
 IMAGE_ARMS: Final = ("all", "expand", "project", "random", "esper")
 Z: Final = 1.96
 RATES: Final = (1e-3, 3e-3, 1e-2)
-RATES_OF_LONG: Final[dict[str, float]] = {}
+RATES_OF_LONG: Final = dict.fromkeys(("all", "mlp", "random", "esper"), 3e-3)
 """The rate of each arm that ``--tune`` found to be best."""
 SMALL: Final = ("query-value", "mlp", "random", "plop", "lora-drop", "kappa", "esper")
 KINDS: Final = ("attention.self.query", "attention.self.value", "intermediate.dense", "output.dense")

@@ -80,8 +80,9 @@ class Workload:
         seed: Callable[[Site], nn.Module] = ConvLight,
         device: torch.device = CPU,
         compute: ComputeConfig | None = None,
+        average: float = 16.0,
     ) -> Recipe:
-        """Return the recipe of Esper's environments, without scheduled growth."""
+        """Return the recipe of Esper's environments, without scheduled growth; ``average`` is the half-life."""
         kind = "image" if self.name == "conv" else "sequence"
         variety = Variety(SEED, BlueprintSpec(kind, starts_as_identity=True), seed)
         recipe = Recipe(
@@ -93,7 +94,7 @@ class Workload:
                 dict.fromkeys(self.slots, (variety,)),
                 1000,
                 self.batches,
-                growth=GrowthConfig(incubation="shadow", gates="off", auto_advance=False),
+                growth=GrowthConfig(incubation="shadow", gates="off", auto_advance=False, average=average),
                 metric=self.task.metric,
                 draws=Draws.NEVER,
             ),

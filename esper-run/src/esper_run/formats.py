@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import Metric, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from esper_core.leyline.signals import Metric, Reason
 
 UNKNOWN: Final = "unknown"
 
@@ -49,6 +50,8 @@ def is_usable(number: float) -> bool:
 def metric_of(results: Mapping[str, Any]) -> Metric:
     """Return the name, direction and unit of the metric in a summary's results."""
     metric = results["metric"]
+    from esper_core.leyline.signals import Metric  # here, since commands that only list need none
+
     return Metric(metric["name"], metric.get("direction", "up"), metric.get("unit", ""))
 
 
@@ -204,7 +207,7 @@ def format_start(started: Any) -> str:
 def format_reason(reason: Reason) -> str:
     """Say why a seed changed its stage, with what its gate saw.
 
-    >>> from esper_core.leyline import Cause, Finding, Opinion
+    >>> from esper_core.leyline import Cause, Finding, Opinion, Reason
     >>> format_reason(Reason(Cause.POLICY, "", "fossilisation", Opinion(Finding.NOT_SHOWN, "a bound of -0.1")))
     'by the policy; gate before keeping it: a bound of −0.1'
     """

@@ -11,12 +11,13 @@ no code: JSON and safetensors alone are read, of files of a bounded size.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
@@ -28,12 +29,12 @@ from esper_blueprints.ia3 import Ia3
 from esper_blueprints.lora import Lora
 from esper_core.growth import Host, Variety, graft
 from esper_core.leyline.actions import Blend
-from esper_core.leyline.errors import GrowthError, Problem, suggestion
+from esper_core.leyline.errors import GrowthError, Problem, plural, suggestion
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_grow.adaptation import linear_shape, refused_by_peft
-from esper_grow.peft_growth import keep_growth_with_adapters
+from esper_grow.peft_growth import has_adapters, keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     from esper_core import BlueprintSpec
     from esper_core.growth import Seed
+
+log = logging.getLogger("esper")
 
 CONFIGURATION: Final = "adapter_config.json"
 TENSORS: Final = "adapter_model.safetensors"
@@ -53,19 +56,10 @@ _PREFIX: Final = "base_model.model."
 _NEUTRAL: Final = frozenset(
     {
         *("auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out"),
-        *("for_esper_grow.load", "inference_mode", "layers_pattern", "layers_to_transform", "megatron_core"),
-        *(
-            "peft_type",
-            "peft_version",
-            "qalora_group_size",
-            "revision",
-            "runtime_config",
-            "target_modules",
-            "task_type",
-        ),
+        *("feedforward_modules", "for_esper_grow.load", "inference_mode", "layers_pattern", "layers_to_transform"),
+        *("megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config"),
         *("r", "lora_alpha", "rank_pattern", "alpha_pattern", "lora_dropout", "use_rslora", "use_dora"),
-        "feedforward_modules",
-        *("loftq_config", "eva_config", "init_ia3_weights"),
+        *("loftq_config", "eva_config", "init_ia3_weights", "target_modules", "task_type"),
     }
 )
 """Settings of PEFT that are read, or that change no output of the adapters in a file."""
@@ -102,7 +96,8 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     """Save the kept adapters of a name, or those that act, as a folder of PEFT; the base is not saved.
 
     The folder fits the model without what grew, or the base of a PeftModel, whose own adapters are not saved. Several
-    LoRAs at one place become one of their joint rank, up to rounding.
+    LoRAs at one place become one of their joint rank, up to rounding. Logs a warning (E337) if weights of the base may
+    have been trained, which are not saved.
 
     Raises:
         GraftError: the model has no slots.
@@ -122,7 +117,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     if not grown:
         msg = "nothing grew in the model, or it does not act" if name is None else f"the model has no adapters {name!r}"
         hint = "Gates keep adapters in calls of tend(), and print(gardener.tend()) says what they lack, such as calls."
-        raise _inexpressible(msg, hint)
+        _refuse(msg, hint)
     layers = {at: model.get_submodule(at) for at in grown}
     for at, seeds in grown.items():
         _refuse_inexpressible(slots[at].name, seeds, layers[at], of_part=slots[at].part is not None)
@@ -140,8 +135,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
         tensors = {f"{names[at]}.ia3_l": _factors(seeds) for at, seeds in grown.items()}
     else:
         listed = ", ".join(f"{seed.blueprint} in {slots[at].name}" for at, seeds in grown.items() for seed in seeds)
-        msg = f"a folder of PEFT holds adapters of one kind, and the model has {listed}"
-        raise _inexpressible(msg)
+        _refuse(f"a folder of PEFT holds adapters of one kind, and the model has {listed}")
     config |= {
         "base_model_name_or_path": getattr(getattr(model, "config", None), "_name_or_path", None) or None,
         "fan_in_fan_out": all(type(layer).__name__ == "Conv1D" for layer in layers.values()),
@@ -155,6 +149,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     contiguous = {_PREFIX + key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
     write_atomically(folder / TENSORS, encode(contiguous, metadata={"format": "pt"}))
     write_json(folder / CONFIGURATION, config)
+    _warn_of_trained_base(model, folder)
 
 
 def load_adapters(
@@ -180,7 +175,7 @@ def load_adapters(
     """
     folders = dict(folder) if isinstance(folder, Mapping) else {name: folder}
     loaded = {label: _read_folder(Path(path)) for label, path in folders.items()}
-    prefix = _PREFIX if hasattr(model, "peft_config") else ""
+    prefix = _PREFIX if has_adapters(model) else ""
     for label, layers in loaded.items():
         by_place = {prefix + at: tensors for at, (_, tensors) in layers.items()}
         _refuse_other_model(model, by_place, Path(folders[label]))
@@ -258,17 +253,13 @@ def _refuse_inexpressible(slot: str, fossils: Sequence[Seed], layer: nn.Module, 
     for seed in fossils:
         what = f"{seed.blueprint} in {slot}"
         if type(seed.block) not in (Lora, Dora, Ia3):
-            msg = f"PEFT has no adapter that computes what {what} does"
-            raise _inexpressible(msg)
+            _refuse(f"PEFT has no adapter that computes what {what} does")
         if seed.blend is not Blend.ADD:
-            msg = f"PEFT adds adapters, and {what} is blended in by {seed.blend}"
-            raise _inexpressible(msg)
+            _refuse(f"PEFT adds adapters, and {what} is blended in by {seed.blend}")
         if linear_shape(layer) is None or of_part:
-            msg = f"PEFT adapts linear layers and 1×1 convolutions, and {what} is behind a {type(layer).__name__}"
-            raise _inexpressible(msg)
+            _refuse(f"PEFT adapts linear layers and 1×1 convolutions, and {what} is behind a {type(layer).__name__}")
     if len(fossils) > 1 and any(isinstance(seed.block, Dora | Ia3) for seed in fossils):
-        msg = f"PEFT has one DoRA or IA³ for a layer, and {slot} keeps {len(fossils)} seeds"
-        raise _inexpressible(msg)
+        _refuse(f"PEFT has one DoRA or IA³ for a layer, and {slot} keeps {len(fossils)} seeds")
 
 
 def _joined(slot: str, fossils: Sequence[Seed], layer: nn.Module) -> _LoraWeights:
@@ -276,8 +267,7 @@ def _joined(slot: str, fossils: Sequence[Seed], layer: nn.Module) -> _LoraWeight
     blocks = [cast("Lora", seed.block) for seed in fossils]
     first, dropouts = blocks[0], [_dropout(block) for block in blocks]
     if len(set(dropouts)) > 1:
-        msg = f"PEFT has one dropout for a layer, and {slot} has {', '.join(map(str, dropouts))}"
-        raise _inexpressible(msg)
+        _refuse(f"PEFT has one dropout for a layer, and {slot} has {', '.join(map(str, dropouts))}")
     if len(blocks) == 1:
         lengths = first.lengths(weight_of(layer)) if isinstance(first, Dora) else None
         return _LoraWeights(first.down.weight, first.up.weight, first.alpha, first.rslora, dropouts[0], lengths)
@@ -299,13 +289,11 @@ def _factors(fossils: Sequence[Seed]) -> Tensor:
 def _lora_config(model: nn.Module, weights: Mapping[str, _LoraWeights]) -> dict[str, Any]:
     """Return the settings of PEFT's LoRA: those of the first layer, and patterns for others."""
     if refused := refused_by_peft(model, weights):
-        msg = f"PEFT refuses LoRA beside {', '.join(refused)}, whose weights the kernels of Mamba read by themselves"
-        raise _inexpressible(msg)
+        _refuse(f"PEFT refuses LoRA beside {', '.join(refused)}, whose weights the kernels of Mamba read by themselves")
     first = next(iter(weights.values()))
     dropouts = sorted({lora.dropout for lora in weights.values()})
     if len(dropouts) > 1:
-        msg = f"PEFT has one dropout for all layers, and here are {', '.join(map(str, dropouts))}"
-        raise _inexpressible(msg)
+        _refuse(f"PEFT has one dropout for all layers, and here are {', '.join(map(str, dropouts))}")
     rslora = all(lora.rslora for lora in weights.values())
     alphas = {name: lora.alpha if rslora == lora.rslora else lora.scale * lora.rank for name, lora in weights.items()}
     shown = {name: int(alpha) if alpha == int(alpha) else alpha for name, alpha in alphas.items()}
@@ -336,13 +324,26 @@ def _targets(model: nn.Module, names: Sequence[str]) -> list[str] | str:
 
 def _name_in_peft(model: nn.Module, at: str) -> str:
     """Return the name of a module in the plain base, where ``model`` may be a PeftModel of it."""
-    return (at.removeprefix(_PREFIX) if hasattr(model, "peft_config") else at).removesuffix(".base_layer")
+    return (at.removeprefix(_PREFIX) if has_adapters(model) else at).removesuffix(".base_layer")
 
 
-def _inexpressible(
-    message: str, hint: str = "esper_grow.save keeps everything that grew, with its base."
-) -> GrowthError:
-    return GrowthError(Problem("E337", message, hint=hint))
+def _warn_of_trained_base(model: nn.Module, folder: Path) -> None:
+    """Log a warning (E337) if parameters of the base may have been trained, which the folder has not."""
+    of_peft = getattr(getattr(model, "base_model", None), "prefix", None) if has_adapters(model) else None
+    trained = [
+        name
+        for name, parameter in Host(model).parameters().items()
+        if parameter.requires_grad and (of_peft is None or of_peft not in name)
+    ]
+    if trained:
+        message = f"{folder} lacks {plural(len(trained), 'parameter')} of the model that may have been trained"
+        hint = "Save a trained head beside the folder. Freeze the base before it grows:  model.requires_grad_(False)"
+        log.warning("%s", Problem("E337", f"{message}, such as {trained[0]}", hint=hint))
+
+
+def _refuse(message: str, hint: str = "esper_grow.save keeps everything that grew, with its base.") -> NoReturn:
+    """Raise GrowthError (E337) for what PEFT cannot express."""
+    raise GrowthError(Problem("E337", message, hint=hint))
 
 
 # --- loading

@@ -362,6 +362,16 @@ def test_what_peft_cannot_express_is_refused_by_name(grown, message, tmp_path):
     assert not (tmp_path / "folder").exists()
 
 
+def test_what_was_trained_in_the_base_and_is_not_in_the_folder_is_named(tmp_path, caplog):
+    model = put(llama().requires_grad_(requires_grad=False), UP, "lora")
+    save_adapters(model, tmp_path)
+    assert not caplog.records
+    model.lm_head.requires_grad_()
+    save_adapters(model, tmp_path)
+    lacks = f"E337 {tmp_path} lacks 1 parameter of the model that may have been trained, such as lm_head.weight"
+    assert f"{lacks}\n  Save a trained head beside the folder" in caplog.text
+
+
 def edit(**settings: Any) -> Callable[[Any], None]:
     def change(folder: Any) -> None:
         file = folder / "adapter_config.json"

@@ -88,11 +88,10 @@ def probe(
     result: Any
     with redirect_stdout(sys.stderr):
         if options["adapters"]:
-            where = _where(options["adapters"])
-            sizes: dict[str, Any] = {
-                name: options[name] for name in ("rank", "parameters") if options[name] is not None
-            }
-            result = place_adapters(model, loss, train, validation, where=where, **sizes, **common)
+            names = options["adapters"]  # one may be a word that means many layers
+            common |= {name: options[name] for name in ("rank", "parameters") if options[name] is not None}
+            common["where"] = names[0] if len(names) == 1 else list(names)
+            result = place_adapters(model, loss, train, validation, **common)
         else:
             chosen: dict[str, Any] = {"slots": list(slots) or "auto", "blueprints": list(blueprints) or "auto"}
             result = try_out(model, loss, train, validation, **chosen, **common)
@@ -109,11 +108,6 @@ def probe(
 
 def _tell(text: str) -> None:
     print_line(printable(text), stream=sys.stderr)
-
-
-def _where(names: tuple[str, ...]) -> str | list[str]:
-    """Return where adapters are tried: one of the words that mean many layers, or names."""
-    return names[0] if len(names) == 1 else list(names)
 
 
 def refuse_unused(options: dict[str, Any], slots: tuple[str, ...], blueprints: tuple[str, ...]) -> None:
@@ -218,15 +212,8 @@ def _failed(file: Path, description: str, error: BaseException, hint: str) -> Es
     from esper_core.plugins import location_of
 
     place, line = location_of(error)
-    failure = ConfigError(
-        Problem(
-            "E355",
-            f"{description} {one_line(format_exception_only(error)[-1])}",
-            file=place or str(file),
-            line=line,
-            hint=hint,
-        )
-    )
+    message = f"{description} {one_line(format_exception_only(error)[-1])}"
+    failure = ConfigError(Problem("E355", message, file=place or str(file), line=line, hint=hint))
     failure.__cause__ = error
     return failure
 

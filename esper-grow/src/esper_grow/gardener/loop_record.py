@@ -101,29 +101,22 @@ class LoopRecord:
         """
         status: RunStatus = "done" if error is None else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
+        ended, grown = None, Host(environment.network.model).network.grown if error is None else ()
         if environment.signals is not None and error is None:
-            grown = Host(environment.network.model).network.grown
-            timing = {region: round(duration, 4) for region, duration in seconds.items()}
             ended = Ending(environment.signals, math.nan, math.nan, grown).event(environment, None, None, concluded)
             self._events.hear(ended)
-            self._events.hear(RunFinished(status=status, reason=reason))
-            self._events.settle()
-            episode = {
-                "round": 0,
-                "arm": environment.arm,
-                "seed": environment.seed,
-                "grown": [asdict(seed) for seed in grown],
-            }
+        self._events.hear(RunFinished(status=status, reason=reason))
+        self._events.settle()
+        if ended is not None:
+            seeds = [asdict(seed) for seed in grown]
+            episode = {"round": 0, "arm": environment.arm, "seed": environment.seed, "grown": seeds}
             summary = {
                 "run": str(self.path),
                 "status": status,
                 "results": results(METRIC, [environment.arm], [ended]),
-                "timing": timing,
+                "timing": {region: round(duration, 4) for region, duration in seconds.items()},
                 "warnings": [],
                 "events": self._events.checksum,
             }
             self._directory.write_results([episode], summary)
-        else:
-            self._events.hear(RunFinished(status=status, reason=reason))
-            self._events.settle()
         self._directory.finish(status=status, exit_code=0 if error is None else 1, reason=reason)

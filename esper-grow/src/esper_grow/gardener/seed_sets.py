@@ -181,11 +181,8 @@ class SeedSet:
     def measure(self) -> None:
         """Leave out each member on its own, if that is not too much beside the training so far."""
         self._losses = {}
-        examples, replays = (
-            len(self._network.evaluation.losses),
-            self._network.counterfactuals.reason is None,
-        )
-        cost = examples * (1 + len(self._members) * (BEHIND if replays else 1.0))
+        behind = BEHIND if self._network.counterfactuals.reason is None else 1.0
+        cost = len(self._network.evaluation.losses) * (1 + len(self._members) * behind)
         if self._members and self._spent + cost <= self._share * self._trained:
             self._spent += cost
             self._losses = self._network.lost.run_without_faulty(self._leave_out)

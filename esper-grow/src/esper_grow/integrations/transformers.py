@@ -143,16 +143,10 @@ class Grow(GrowsModel, TrainerCallback):
         """Add the state to a checkpoint; an event of the Trainer."""
         gardener = self.gardener
         assert gardener is not None
-        optimizer_state = gardener.optimizer.state
-        named = grown_parameters(gardener.model)
-        parts = {
-            "gardener": gardener.state_dict(),
-            "optimizer": {
-                name: optimizer_state[parameter] for name, parameter in named if parameter in optimizer_state
-            },
-        }
+        states, named = gardener.optimizer.state, grown_parameters(gardener.model)
+        of_grown = {name: states[parameter] for name, parameter in named if parameter in states}
         target = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", STATE_FILE)
-        write_state(target, parts)
+        write_state(target, {"gardener": gardener.state_dict(), "optimizer": of_grown})
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

@@ -298,7 +298,7 @@ class Search:
         alone = self.host_seconds * len(self.training.seconds)
         pace = max(self.training_seconds / alone, 1.0) if alone else 1.0
         trials = pace * self._seconds_of_trials(self.settings.steps // SHARE_KEPT)
-        timed = TIMED_STEPS * sum(candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying())
+        timed = TIMED_STEPS * sum(self._step_seconds())
         return max(host / HOST_SHARE, host + timed + RESERVE * trials)
 
     def _time_candidates(self) -> None:
@@ -314,17 +314,18 @@ class Search:
             candidate.seconds = median(trial.seconds[1:] or [0.0])
             trial.release()
 
-    def _seconds_of_trials(self, steps: int) -> float:
+    def _step_seconds(self) -> list[float]:
         # One that was not measured is assumed to take twice as long as the host.
-        step_seconds = [candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying()] or [0.0]
-        return seconds_of_trials(steps, self.host_seconds, step_seconds, self.evaluation_seconds)
+        return [candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying()]
+
+    def _seconds_of_trials(self, steps: int) -> float:
+        return seconds_of_trials(steps, self.host_seconds, self._step_seconds() or [0.0], self.evaluation_seconds)
 
     def _plan(self) -> bool:
         """Set how long the trials are; return whether that is long enough."""
         expected = RESERVE * self._seconds_of_trials(self.settings.steps)
-        affordable = (
-            int(self.settings.steps * min(1.0, self.clock.left / expected)) if expected else self.settings.steps
-        )
+        share = min(1.0, self.clock.left / expected) if expected else 1.0
+        affordable = int(self.settings.steps * share)
         if affordable < self.settings.steps // SHARE_KEPT:
             return False
         self.lengths = steps_of_levels(affordable)
@@ -338,9 +339,7 @@ class Search:
         left, number = max(self.clock.left, 0.0), len(self._trying())
         share = left / 3.0 / ((number + 1) * self.evaluation_seconds) if self.evaluation_seconds else 1.0
         share = min(max(share, MIN_EXAMPLES_FOR_EVIDENCE / self.examples), 1.0)
-        seconds_of_steps = self.host_seconds + sum(
-            candidate.seconds or 2.0 * self.host_seconds for candidate in self._trying()
-        )
+        seconds_of_steps = self.host_seconds + sum(self._step_seconds())
         length = int(left / 2.0 / seconds_of_steps) if seconds_of_steps else 1
         self.lengths = (min(max(length, 1), steps_of_levels(self.settings.steps)[0]),)
         self.validation = self.validation.beginning(math.ceil(share * self.validation.batches))
@@ -360,11 +359,7 @@ class Search:
 
     def _continue_host(self) -> None:
         """Train a copy of the host for as many steps as the longest trials, and evaluate it at each level."""
-        control, stream, done = (
-            self._copy(),
-            self.batches.stream("trial"),
-            0,
-        )
+        control, stream, done = self._copy(), self.batches.stream("trial"), 0
         for length in self.lengths:
             for _ in range(length - done):
                 control.step(next(stream))

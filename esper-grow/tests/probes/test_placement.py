@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper_core import EsperError
+from esper_core.growth import Host
 from esper_grow import Gardener, place_adapters, read_plan
 from esper_grow.probes.plans import AdapterPlace, better_order, gain_by_parameter, gain_of
 from tests.support.core_worlds import Net, per_example
@@ -121,10 +122,27 @@ def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(wor
     assert read_plan(tmp_path / "plan.json") == plan
     config = plan.to_peft()
     assert (config["r"], config["lora_alpha"], config["target_modules"]) == (1, 1.0, [HELPFUL])
-    model = copy.deepcopy(world[0])
+    assert grown(copy.deepcopy(world[0]), world, plan) == list(world[0].state_dict())
+
+
+def test_a_plan_is_refused_by_a_model_whose_layers_have_other_shapes(world, plan, tmp_path: Path) -> None:
+    def compute(net: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return net.layers(inputs.repeat(1, 2))
+
+    model = Net(compute, layers=nn.Sequential(*(nn.Linear(16, 16) for _ in PLACES)))
+    plan.save(tmp_path / "plan.json")
+    place = f"{HELPFUL} maps 16 to 16 features, and 8 to 8 in the plan"
+    with pytest.raises(EsperError, match=rf"E334 the plan does not fit this Net: {place}\n.*place_adapters"):
+        grown(model, world, read_plan(tmp_path / "plan.json"))
+    assert not Host(model).is_grafted
+    grown(model, world, replace(plan, places=tuple(replace(place, features=None) for place in plan.places)))
+
+
+def grown(model: nn.Module, world: Any, plan: Any) -> list[str]:
+    """Return the names of what a model has while a Gardener grows a plan in it."""
     arguments = plan.slots_and_blueprints()
-    with Gardener(model, partial(AdamW, lr=1e-2), loss=per_example, validation=world[2], **arguments) as gardener:
-        assert list(gardener.model.state_dict()) == list(world[0].state_dict())
+    with Gardener(model, partial(AdamW, lr=1e-2), loss=per_example, validation=world[2], **arguments):
+        return list(model.state_dict())
 
 
 def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:

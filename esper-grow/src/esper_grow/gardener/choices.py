@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from esper_core.growth import Variety
@@ -17,8 +18,36 @@ if TYPE_CHECKING:
     from esper_core.leyline import ActionSpace, BlueprintSpec, Policy, Site
     from esper_core.plugins import Plugins
 
-Blueprints = str | Variety | Sequence[str | Variety]
-"""Blueprints by name or glob, or as varieties; "auto": all that fit."""
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlueprint:
+    """A blueprint that was placed by measurements, in a model whose layers had these features.
+
+    Attributes:
+        name: Its name.
+        features: How many each layer gets and returns.
+    """
+
+    name: str
+    features: Mapping[str, tuple[int, int]]
+
+    def refuse_other_model(self, host: Host) -> None:
+        """Raise GrowthError (E334) if a layer with a slot has other features."""
+        for layer, slot in host.slots.by_module.items():
+            site, planned = slot.site, self.features.get(layer)
+            # Without inputs it is no place for an adapter, which is said where blueprints are tried.
+            if planned and site and site.inputs and planned != (site.inputs, site.channels):
+                here = f"{layer} maps {site.inputs} to {site.channels} features"
+                message = f"the plan does not fit this {type(host.model).__name__}: {here}"
+                hint = "Make a plan of this model with place_adapters, or name layers with adapters(model, …)."
+                message += f", and {planned[0]} to {planned[1]} in the plan"
+                raise GrowthError(Problem("E334", message, hint=hint))
+
+
+Blueprint = str | Variety | PlannedBlueprint
+
+Blueprints = Blueprint | Sequence[Blueprint]
+"""Blueprints by name or glob, as varieties, or of a plan; "auto": all that fit."""
 
 
 def blueprints_of(
@@ -31,15 +60,17 @@ def blueprints_of(
     Raises:
         ConfigError: There is no such blueprint.
         GraftError: A blueprint does not fit any slot for which it was named (E305).
-        GrowthError: There is no such slot, or no blueprint fits any (E351).
+        GrowthError: There is no such slot, or no blueprint fits any (E351), or a plan is of another model (E334).
         PluginError: A blueprint that was named is not what its spec says. With "auto" it is left out.
     """
     sites = {slot.name: slot.site for slot in host.slots.each() if slot.site is not None}
     by_slot: dict[str, dict[str, Variety]] = {slot.name: {} for slot in host.slots.each()}
     for matching, names in _by_slots(blueprints, host):
-        named = [names] if isinstance(names, str | Variety) else names
+        named = [names] if isinstance(names, Blueprint) else names
         auto = list(named) == ["auto"]
         for blueprint in ["*"] if auto else named:
+            if isinstance(blueprint, PlannedBlueprint):
+                blueprint.refuse_other_model(host)
             chosen = _varieties(blueprint, plugins, matching[0])
             pairs = [(slot, variety) for variety in chosen for slot in matching]
             fitting = [(slot, variety) for slot, variety in pairs if variety.spec.misfit(sites[slot]) is None]
@@ -68,11 +99,12 @@ def _by_slots(blueprints: Blueprints | Mapping[str, Blueprints], host: Host) -> 
         yield matching, requested
 
 
-def _varieties(named: str | Variety, plugins: Plugins, slot: str) -> list[Variety]:
+def _varieties(named: Blueprint, plugins: Plugins, slot: str) -> list[Variety]:
     """Return the blueprint of a name, or all that match a glob."""
     if isinstance(named, Variety):
         return [named]
-    components = plugins.registry.match("blueprint", named, context=f'slot "{slot}"')
+    name = named.name if isinstance(named, PlannedBlueprint) else named
+    components = plugins.registry.match("blueprint", name, context=f'slot "{slot}"')
     return [
         Variety(component.id, cast("BlueprintSpec", component.spec), component.load(), component.title)
         for component in components

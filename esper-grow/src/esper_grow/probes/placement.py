@@ -351,10 +351,8 @@ class Placement:
                 scale = min(1.0, max(0.0, float((host - full).mean())) / reliance) if reliance > 0.0 else 0.0
             figures = {slot: _mean_and_error(scale * gain) for slot, gain in gains.items()}
             if not first:
-                ranks = {slot: getattr(seed.block, "rank", None) for slot, seed in self.seeds.items()}
                 first = {
-                    slot: AdapterPlace(slot, ranks[slot], sizes[slot], *_mean_and_error(scale * gain))
-                    for slot, gain in pooled(gains).items()
+                    slot: self._place(slot, *_mean_and_error(scale * gain)) for slot, gain in pooled(gains).items()
                 }
                 seen_alone = [replace(place, alone=figures[slot][0]) for slot, place in first.items()]
                 worth = better_order(seen_alone, self.request.limit, partial(gated.losses, model))
@@ -374,6 +372,11 @@ class Placement:
             if self.interrupted:
                 break
         return self._ordered(planned, first), gated.losses(model, list(planned))
+
+    def _place(self, slot: str, alone: float, error: float) -> AdapterPlace:
+        seed = self.seeds[slot]
+        features, rank = (seed.site.inputs, seed.site.channels), getattr(seed.block, "rank", None)
+        return AdapterPlace(slot, rank, seed.parameter_count, alone, error, features=features)
 
     def _paying(
         self, places: Sequence[AdapterPlace], figures: Mapping[str, tuple[float, float]], used: int, loss: float

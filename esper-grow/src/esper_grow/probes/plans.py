@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from esper_core.leyline.errors import GrowthError, Problem, one_line, plural
+from esper_grow.gardener.choices import PlannedBlueprint
 from esper_grow.probes.results import WIDTH, finite, html_of, wrapped
 from esper_run.formats import decimals_of, format_number
 from esper_run.runs.checkpoint_files import read_part
@@ -53,6 +54,7 @@ class AdapterPlace:
         at_least: The lower bound of ``beside`` at 95 %, for all places together, by the scatter over examples. The
             error of the first order is not in it.
         price: What ``beside`` has to exceed.
+        features: How many the layer gets and returns; None: the plan is of an older version.
     """
 
     slot: str
@@ -64,6 +66,7 @@ class AdapterPlace:
     beside: float | None = None
     at_least: float | None = None
     price: float | None = None
+    features: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,13 +120,14 @@ class AdapterPlan:
         return [place.slot for place in self.places if place.order is not None]
 
     def slots_and_blueprints(self) -> dict[str, Any]:
-        """Return the arguments with which a ``Gardener`` grows what is planned.
+        """Return the arguments with which a ``Gardener`` grows what is planned. It refuses layers of other shapes.
 
         Raises:
             GrowthError: Nothing is planned, or the plan is undecided (E351).
         """
         self._refuse_unusable()
-        return {"slots": self.slots, "blueprints": [self.blueprint]}
+        features = {place.slot: place.features for place in self.places if place.features is not None}
+        return {"slots": self.slots, "blueprints": [PlannedBlueprint(self.blueprint, features)]}
 
     def to_peft(self) -> dict[str, Any]:
         """Return the arguments of a ``peft.LoraConfig`` that adapts the layers of the plan alone.

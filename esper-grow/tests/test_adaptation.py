@@ -78,6 +78,10 @@ def test_a_trained_head_is_left_out_and_settings_are_those_of_lora():
     assert blocks == {"slots": {"0": SlotPlace("0", stack=8)}, "blueprints": ["lora(rank=2,alpha=4.0)"], "together": 4}
     scaled = adapters(model, rank=8, rslora=True, block=2)
     assert scaled["blueprints"] == ["lora(rank=2,alpha=4.0,rslora=True)"], "4/√2 is 8/√8"
+    assert adapters(model, stack=2)["slots"] == {"0": SlotPlace("0", stack=2)}
+    assert adapters(model, rank=4, block=2, stack=2)["slots"] == {"0": SlotPlace("0", stack=8)}
+    with pytest.raises(EsperError, match=r"E347 stack .* Received: 0"):
+        adapters(model, stack=0)
     with pytest.raises(EsperError, match=r"E347 .*such blocks\n.*rank=8, block=3"):
         adapters(model, rank=8, block=3)
 

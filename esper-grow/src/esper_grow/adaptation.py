@@ -37,6 +37,7 @@ def adapters(
     dropout: float = 0.0,
     block: int | None = None,
     blueprint: str | None = None,
+    stack: int = 1,
 ) -> dict[str, Any]:
     """Return the ``slots`` and ``blueprints`` with which a ``Gardener`` grows adapters beside linear layers.
 
@@ -59,32 +60,26 @@ def adapters(
         block: Rank of the blocks in which LoRA germinates as a set, each judged apart. Then ``together`` is returned,
             too, and slots have room for as many blocks again. None: it has its rank at once.
         blueprint: What grows instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
+        stack: How many sets a layer has room for, one after the other.
 
     Raises:
         GraftError: no linear layer is there, or a name matches none.
-        GrowthError: the rank is no multiple of the block, or something else than LoRA is to have blocks (E347).
+        GrowthError: the rank is no multiple of the block, something else than LoRA is to have blocks, or the stack is
+            below 1 (E347).
 
     Examples:
         >>> adapters(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), rank=2)
         {'slots': ['0', '2'], 'blueprints': ['lora(rank=2)']}
     """
-    layers, all_layers = _linear_layers(model)
-    if isinstance(where, str) and where in (ALL, ATTENTION, MLP):
-        # As in PEFT, which takes convolutions by name alone.
-        refused = refused_by_peft(model, layers)
-        linear = [name for name in layers if name not in refused and not is_pointwise(model.get_submodule(name))]
-        blocks = [name for name in linear if any(part.isdecimal() for part in name.split("."))] or linear
-        chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
-        if not chosen:
-            raise _no_layer(where, layers)
-    else:
-        wanted = [where] if isinstance(where, str) else where
-        chosen = [layer for name in wanted for layer in _meant_by(name, layers, all_layers)]
-    names = list(dict.fromkeys(chosen))
+    if stack < 1:
+        hint = "It is how many sets a layer has room for."
+        raise GrowthError(Problem("E347", f"stack must be at least 1. Received: {stack!r}", hint=hint))
+    names = _layers_of(model, where)
     if block is None:
-        return {"slots": names, "blueprints": [blueprint or _lora(rank, alpha, dropout, rslora=rslora)]}
+        slots = names if stack == 1 else {name: SlotPlace(name, stack=stack) for name in names}
+        return {"slots": slots, "blueprints": [blueprint or _lora(rank, alpha, dropout, rslora=rslora)]}
     copies, alpha = _in_blocks(rank, alpha, block, blueprint, rslora=rslora)
-    slots = {name: SlotPlace(name, stack=2 * copies) for name in names}
+    slots = {name: SlotPlace(name, stack=2 * copies * stack) for name in names}
     return {"slots": slots, "blueprints": [_lora(block, alpha, dropout, rslora=rslora)], "together": copies}
 
 
@@ -167,6 +162,22 @@ def refused_by_peft(model: nn.Module, layers: Iterable[str]) -> list[str]:
     if getattr(getattr(model, "config", None), "model_type", None) not in _MAMBA:
         return []
     return [name for name in layers if name.removesuffix(".base_layer").rpartition(".")[2] in ("out_proj", "conv1d")]
+
+
+def _layers_of(model: nn.Module, where: str | Sequence[str]) -> list[str]:
+    """Return the names of the layers that ``where`` means, as ``adapters`` describes it."""
+    layers, all_layers = _linear_layers(model)
+    if not isinstance(where, str) or where not in (ALL, ATTENTION, MLP):
+        wanted = [where] if isinstance(where, str) else where
+        return list(dict.fromkeys(layer for name in wanted for layer in _meant_by(name, layers, all_layers)))
+    # As in PEFT, which takes convolutions by name alone.
+    refused = refused_by_peft(model, layers)
+    linear = [name for name in layers if name not in refused and not is_pointwise(model.get_submodule(name))]
+    blocks = [name for name in linear if any(part.isdecimal() for part in name.split("."))] or linear
+    chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
+    if not chosen:
+        raise _no_layer(where, layers)
+    return chosen
 
 
 def _linear_layers(model: nn.Module) -> tuple[list[str], list[str]]:

@@ -317,15 +317,35 @@ def test_named_adapters_share_a_base_and_are_switched_and_saved_by_name(tmp_path
         esper.name_adapters(model, "fourth")
 
 
-def grow_more(model: Any) -> None:
-    """Grow an adapter beside others, which do not act."""
-    plan = planned(UP, blueprint="lora(rank=4)", keep=2)
+def grow_more(model: Any, **plan: Any) -> None:
+    """Grow an adapter, or what is planned, beside others, which do not act."""
+    plan = plan or planned(UP, blueprint="lora(rank=4)", keep=2)
     model.requires_grad_(requires_grad=False)
     factory = partial(torch.optim.AdamW, lr=2e-2)
     with esper.Gardener(model, factory, loss=next_words, validation=[rows()], **plan) as gardener:
         for _ in range(5):
             train_batch(gardener, next_words, rows())
             gardener.tend()
+
+
+@pytest.mark.library("peft")
+def test_a_second_set_grows_beside_the_first_and_each_has_a_folder(tmp_path):
+    peft = pytest.importorskip("peft")
+    model, together = llama(), {"together": True, "steps": 5, "growth": {"gates": "off"}}
+    first, expected = esper.adapters(model, "mlp", rank=2, stack=2), {}
+    for name, plan in (("first", first), ("second", {"blueprints": "lora(rank=3)"})):
+        grow_more(model, **plan, **together)
+        esper.name_adapters(model, name)
+        expected[name] = logits(model.eval())
+        save_adapters(model, tmp_path / name)
+        esper.use_adapters(model)
+        assert torch.equal(logits(model), logits(llama()))
+    for name, outputs in expected.items():
+        esper.use_adapters(model, name)
+        assert torch.equal(logits(model), outputs)
+        theirs = peft.PeftModel.from_pretrained(llama(), tmp_path / name).eval()
+        assert torch.equal(logits(theirs), outputs)
+        assert {config.r for config in theirs.peft_config.values()} == {2 if name == "first" else 3}
 
 
 # --- what is refused

@@ -203,5 +203,5 @@ def warn_of_full_slots(model: nn.Module) -> None:
     slots = Host(model).slots.each()
     if all(len(slot.fossils) >= slot.limit for slot in slots):
         full = ", ".join(f"{slot.name} keeps {slot.limit}" for slot in slots)
-        hint = "Give slots room from the start, with  SlotPlace(…, stack=2), or name further ones."
+        hint = "Give slots room from the start, with  SlotPlace(…, stack=2)  or  adapters(…, stack=2)."
         log.warning("%s", Problem("E373", f"no slot is free, and nothing can germinate: {full}", hint=hint))

@@ -160,19 +160,30 @@ def test_adapters_germinate_together_in_a_frozen_model_and_resume_to_the_bit(wor
     """Before the set is kept, and after."""
     slots = ["bert.encoder.layer.*.attention.self.query", "bert.encoder.layer.1.output.dense"]
     together = {"slots": slots, "blueprints": ["lora(rank=2)"], "together": True, "growth": {"gates": "off"}}
-    saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no", "gradient_checkpointing": True}
-    whole = world.fit(4, together, folder=tmp_path / "run", frozen=True, **saving)
-    assert len(whole.grow.tended[0].kept) == 3
     same_way = {"frozen": True, "eval_strategy": "no", "gradient_checkpointing": True}
+    same_way["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
+    whole = world.fit(4, together, folder=tmp_path / "run", save_strategy="steps", save_steps=step, **same_way)
+    assert len(whole.grow.tended[0].kept) == 3
     resumed = world.resume(4, together, tmp_path / "run" / f"checkpoint-{step}", **same_way)
     assert all(parameter.requires_grad == ("_esper" in name) for name, parameter in resumed.model.named_parameters())
     assert same(resumed.model.state_dict(), whole.model.state_dict())
     assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, whole)))
 
 
-def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world):
-    slot = f"{SLOT}.dense"
-    run = world.fit(7, {**planned(slot, blueprint="lora(rank=4)", keep=4), "slots": [slot]}, frozen=True)
+@pytest.mark.parametrize("how", [{}, {"bf16": True}, HOW[5]])
+def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world, how):
+    """With a graph from the adapter on, and none before it."""
+    graphs: dict[Any, set[bool]] = {}
+
+    def see(module: Any, _inputs: Any, output: Any) -> None:
+        if type(module).__name__ == "BertLayer" and module.training and torch.is_grad_enabled():
+            graphs.setdefault(module, set()).add(output.requires_grad)
+
+    slot = "bert.encoder.layer.1.output.dense"
+    with torch.nn.modules.module.register_module_forward_hook(see):
+        run = world.fit(7, {**planned(slot, blueprint="lora(rank=4)", keep=4), "slots": [slot]}, frozen=True, **how)
+    assert [*graphs.values()] == [{False}, {False, True}]
+    assert not run.model._forward_hooks
     (adapter,) = slots_of(run.model).named(slot).fossils
     assert all(parameter.requires_grad == ("_esper" in name) for name, parameter in run.model.named_parameters())
     assert any(parameter.any() for name, parameter in adapter.block.named_parameters() if "up" in name)

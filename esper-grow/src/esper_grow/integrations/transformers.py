@@ -11,8 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._pytree import tree_map_only  # in which transformers registers the outputs of models
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.core_model_loading import revert_weight_conversion
@@ -39,7 +41,6 @@ from esper_grow.peft_growth import GROWN_FILE, has_adapters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import torch
     from torch import nn
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
@@ -112,8 +113,10 @@ class Grow(GrowsModel, TrainerCallback):
             message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
             raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
         self._attachment.watch(model)
-        if isinstance(model, PreTrainedModel) and not any(parameter.requires_grad for parameter in model.parameters()):
-            model.enable_input_require_grads()  # the Trainer calls backward from the start, before anything is trained
+        is_frozen = not any(parameter.requires_grad for parameter in Host(model).parameters().values())
+        is_checkpointed = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+        if is_frozen and is_checkpointed and isinstance(model, PreTrainedModel):
+            model.enable_input_require_grads()  # reentrant checkpoints train nothing behind inputs without gradients
         saved = self._read(args, state, Host(model).device)
         owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
         self._attachment.begin(
@@ -129,6 +132,8 @@ class Grow(GrowsModel, TrainerCallback):
                 owner.state[parameter] = saved["optimizer"][name]
         self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
         self._attachment.closing.callback(model.register_forward_pre_hook(self._see, with_kwargs=True).remove)
+        if is_frozen:
+            self._attachment.closing.callback(model.register_forward_hook(self._require_gradients).remove)
         self._attachment.closing.callback(owner.register_state_dict_post_hook(_HostState(model)).remove)
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -197,6 +202,16 @@ class Grow(GrowsModel, TrainerCallback):
         if module.training and not self._own_pass:
             self._batches.append({name: value for name, value in batch.items() if name != "num_items_in_batch"})
 
+    def _require_gradients(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
+        """Let outputs of a training pass require gradients where nothing trains yet; a hook of the model.
+
+        The Trainer calls ``backward`` from its first step. No graph is built in the model for it.
+        """
+        trains = module.training and torch.is_grad_enabled() and not self._own_pass
+        if not trains or any(tensor.requires_grad for tensor in Example.tensors_in(outputs)):
+            return outputs
+        return tree_map_only(Tensor, _leaf, outputs)
+
     def _step(self, *, epoch_ended: bool) -> None:
         batches, self._batches = self._batches, []
         if batches and (missing := self._labels - batches[0].keys()):
@@ -220,6 +235,14 @@ class Grow(GrowsModel, TrainerCallback):
             return {}
         saved: dict[str, Any] = read_state(file, device)
         return saved
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """Return a tensor as one that requires gradients, if it can."""
+    if not tensor.is_floating_point():
+        return tensor
+    leaf = tensor.detach().requires_grad_()
+    return leaf if leaf.ndim else leaf.clone()  # the Trainer scales a loss in place, which torch refuses of leaves
 
 
 def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:

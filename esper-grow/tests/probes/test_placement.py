@@ -44,12 +44,18 @@ class Residual(nn.Module):
 @pytest.fixture(scope="module")
 def world() -> tuple[nn.Module, list[Any], list[Any]]:
     """A frozen network, and data of the same network with a change of rank 1 in one layer."""
+    return changed(3, [HELPFUL], 2)
+
+
+def changed(layers: int, names: list[str], size: float) -> tuple[nn.Module, list[Any], list[Any]]:
+    """Return a world with changes in layers of these names."""
     torch.manual_seed(0)
-    model = Residual().requires_grad_(requires_grad=False)
+    model = Residual(layers).requires_grad_(requires_grad=False)
     with torch.no_grad():
         model.head.weight.mul_(5)
         other, inputs = copy.deepcopy(model), torch.randn(900, 8)
-        other.get_submodule(HELPFUL).weight.add_(2 * torch.outer(torch.randn(8), torch.randn(8)))
+        for name in names:
+            other.get_submodule(name).weight.add_(size * torch.outer(torch.randn(8), torch.randn(8)))
         targets = other(inputs).argmax(1)
     batches = list(zip(inputs.split(50), targets.split(50), strict=True))
     return model, batches[:12], batches[12:]
@@ -172,8 +178,17 @@ def test_a_gain_that_few_examples_cannot_show_is_undecided_and_its_places_are_ra
     assert plan.verdict == "undecided"
     assert plan.slots, "the best so far"
     assert "More than 30 steps or 100 validation examples" in plan.reason
-    with pytest.raises(EsperError, match=r"E351.*decides nothing yet"):
+    with pytest.raises(EsperError, match=r"(?s)E351.*decides nothing yet.*; plan\.slots has the best so far"):
         plan.to_peft()
+
+
+def test_a_price_that_no_single_place_exceeds_is_named_where_all_of_them_bring_something() -> None:
+    names = [f"layers.{number}" for number in range(12)]
+    plan = placed(changed(12, names, 0.2), steps=40, optimizer=partial(AdamW, lr=3e-4))
+    assert (plan.verdict, plan.slots) == ("undecided", [])
+    assert re.search(r"than its price\. The best of them brings about \S+, and its price is \S+ \(price=", plan.reason)
+    with pytest.raises(EsperError, match=r"; plan\.places are ranked by what they bring alone"):
+        plan.slots_and_blueprints()
 
 
 def test_too_small_a_budget_ranks_and_says_how_long_it_takes(world) -> None:

@@ -400,7 +400,7 @@ class Placement:
     ) -> AdapterPlan:
         host, full, planned = losses
         chosen = [place for place in places if place.order is not None]
-        verdict, reason = self._verdict(chosen, losses, steps, wanted)
+        verdict, reason = self._verdict(places, losses, steps, wanted)
         if verdict == "nothing pays":
             chosen = []
         if not chosen:
@@ -426,10 +426,11 @@ class Placement:
         )
 
     def _verdict(
-        self, chosen: Sequence[AdapterPlace], losses: tuple[Tensor, Tensor, Tensor], steps: int, wanted: int
+        self, places: Sequence[AdapterPlace], losses: tuple[Tensor, Tensor, Tensor], steps: int, wanted: int
     ) -> tuple[Verdict, str]:
         """Return the verdict and its reason."""
         host, full, planned = losses
+        chosen = [place for place in places if place.order is not None]
         evidence = compare_losses(host, full, GATE_ALPHA)
         gain, error = format_number(evidence.mean, signed=True), format_number(evidence.standard_error)
         sizes, limit = [seed.parameter_count for seed in self.seeds.values()], self.request.limit
@@ -447,15 +448,28 @@ class Placement:
             least = f"the smallest adapter has {plural(min(sizes), 'parameter')}, and the plan may have {limit}"
             return "nothing pays", f"Nothing pays: {least}; {together}."
         if evidence.lower <= 0.0 or not chosen:
-            single = "" if evidence.lower <= 0.0 else "; no single one is shown to bring more than its price"
             needs = f"More than {plural(steps, 'step')} or {plural(len(host), 'validation example')} may show more."
-            return "undecided", f"Undecided: {together}{single}. {needs}"
+            if evidence.lower > 0.0:
+                needs = self._obstacle(places, float(host.mean())) or needs
+                together += "; no single one is shown to bring more than its price"
+            return "undecided", f"Undecided: {together}. {needs}"
         share = 100 * float((host.mean() - planned.mean()) / evidence.mean)
         used = sum(place.parameters for place in chosen)
         return "pays", (
             f"{plural(len(chosen), 'adapter')} with {used:,} parameters: of the {gain} ± {error} nats that all places "
             f"bring, these bring {share:.0f} % without being trained for themselves."
         )
+
+    def _obstacle(self, places: Sequence[AdapterPlace], loss: float) -> str | None:
+        """Return that single places are too dear, if none that fits the limit seems to bring more than its price."""
+        limit = math.inf if self.request.limit is None else self.request.limit
+        sizes = {place: place.parameters for place in places if place.parameters <= limit}
+        prices = {place: self.prices.price(size, size, 0, loss) for place, size in sizes.items()}
+        best = max(prices, key=lambda place: place.alone - prices[place])
+        if best.alone > prices[best]:
+            return None
+        alone, price = format_number(best.alone, signed=True), format_number(prices[best])
+        return f"The best of them brings about {alone}, and its price is {price} (price=… sets it)."
 
     def _peft(self) -> dict[str, Any] | None:
         """Return the settings of PEFT's LoRA that all places have in common; None if it refuses them."""

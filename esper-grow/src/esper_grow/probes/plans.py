@@ -75,7 +75,7 @@ class AdapterPlan:
 
     Attributes:
         verdict: "pays": some places do. "nothing pays": all of them together are not worth their price. "undecided":
-            neither is shown, and the places are the best so far.
+            neither is shown. Places of the plan, if there are any, are the best so far; the others are ranked.
         reason: One sentence on the verdict.
         places: All that were tried: those of the plan in their order, then the others by what they bring alone.
         layers: Their layers in the order of the model.
@@ -155,7 +155,8 @@ class AdapterPlan:
 
     def _refuse_unusable(self) -> None:
         if self.verdict == "undecided":
-            hint = "Measure longer, or name slots yourself with adapters(model, …); plan.slots has the best so far."
+            best = "plan.slots has the best so far" if self.slots else "plan.places are ranked by what they bring alone"
+            hint = f"Do as it says, or name slots yourself with adapters(model, …); {best}."
             raise GrowthError(Problem("E351", f"the plan decides nothing yet: {self.reason}", hint=hint))
         if not self.slots:
             hint = "Place more ranks or longer: rank=…, steps=…; or name slots yourself with adapters(model, …)."

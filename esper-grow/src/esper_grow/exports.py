@@ -78,7 +78,7 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
     living = [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]
     if living:
-        hint = "Fossilise or prune them first: close() of a Gardener of the model prunes them."
+        hint = "Call tend() first, which keeps what pays. What is not kept when its Gardener is closed is lost."
         raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)
     behind = Host(plain).slots.by_module

@@ -106,7 +106,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     """
     host = Host(model)
     if living := [f"{seed.blueprint} in {slot.name}" for slot in host.slots.each() for seed in slot.nursery]:
-        hint = "Keep or prune them first: close() of their Gardener prunes them."
+        hint = "Call tend() first, which keeps what pays. What is not kept when its Gardener is closed is lost."
         raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
     slots = host.slots.by_module
     chosen = {

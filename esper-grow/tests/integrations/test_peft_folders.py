@@ -351,7 +351,7 @@ def test_a_second_set_grows_beside_the_first_and_each_has_a_folder(tmp_path):
 # --- what is refused
 
 
-def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.Module:
+def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD, stage: Stage = Stage.FOSSILISED) -> nn.Module:
     """Let blueprints have grown behind a layer."""
     registry = load_plugins().registry
     if not Host(model).is_grafted:
@@ -359,7 +359,7 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.
     for name in names:
         component: Any = registry.find("blueprint", name)
         seed = Host(model).plant(at, Variety(component.id, component.spec, component.load()), 0)
-        seed.stage, seed.blend = Stage.FOSSILISED, blend
+        seed.stage, seed.blend = stage, blend
     return model
 
 
@@ -367,6 +367,7 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD) -> nn.
     ("grown", "message"),
     [
         (lambda: graft(llama(), [UP]), "E337 nothing grew"),
+        (lambda: put(llama(), UP, "lora", stage=Stage.HOLDING), r"E336 .*lora in model.*\n  Call tend\(\) first"),
         (lambda: put(llama(), UP, "bottleneck_adapter"), "E337 .*bottleneck_adapter in model.*esper_grow.save"),
         (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
         (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers .*LlamaMLP"),

@@ -168,8 +168,10 @@ def test_a_plan_with_a_layer_that_peft_refuses_is_for_a_gardener_alone(world) ->
     model.config = SimpleNamespace(model_type="mamba")
     plan = placed((model, *world[1:]), where="out_proj")
     assert plan.slots_and_blueprints()["slots"] == [f"{HELPFUL}.out_proj"]
-    with pytest.raises(EsperError, match=r"E337 PEFT does not take lora\(rank=1\) at these layers"):
+    with pytest.raises(EsperError, match=r"E337 PEFT does not take lora\(rank=1\) at these layers.*\n.*Mamba"):
         plan.to_peft()
+    with pytest.raises(EsperError, match=r"E337 PEFT has no adapter that computes what bottleneck_adapter\S+ does\n"):
+        placed(world, blueprint="bottleneck_adapter(width=4)").to_peft()
 
 
 def test_a_gain_that_few_examples_cannot_show_is_undecided_and_its_places_are_ranked(world) -> None:

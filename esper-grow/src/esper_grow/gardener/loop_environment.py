@@ -124,7 +124,7 @@ class BatchFeed:
 LISTED: Final = 3
 """Seeds that a warning names."""
 
-HOW_OFTEN: Final = "Seeds germinate and are kept in tend() alone: call it once an epoch, or every n batches."
+HOW_OFTEN: Final = "Seeds are kept in tend() alone: call it once an epoch, or every n batches."
 
 
 def warn_of_tending(message: str, hint: str) -> None:

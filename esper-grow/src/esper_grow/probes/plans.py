@@ -138,7 +138,10 @@ class AdapterPlan:
         self._refuse_unusable()
         if self.peft is None:
             message = f"PEFT does not take {self.blueprint} at these layers"
-            hint = "It takes LoRA, but not beside out_proj of Mamba. Place such, or grow the adapters with a Gardener."
+            hint = "It refuses LoRA beside out_proj of Mamba. Leave that out of where=…, or grow it with a Gardener."
+            if all(place.rank is None for place in self.places):
+                message = f"PEFT has no adapter that computes what {self.blueprint} does"
+                hint = "Place LoRA, or grow the adapters with a Gardener."
             raise GrowthError(Problem("E337", message, hint=hint))
         layers = [_name_in_peft(slot) for slot in self.slots]
         targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers

@@ -60,7 +60,7 @@ def adapters(
         block: Rank of the blocks in which LoRA germinates as a set, each judged apart. Then ``together`` is returned,
             too, and slots have room for as many blocks again. None: it has its rank at once.
         blueprint: What grows instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
-        stack: How many sets a layer has room for, one after the other.
+        stack: How many sets a layer has room for, one after the other. A policy other than "static" may use it, too.
 
     Raises:
         GraftError: no linear layer is there, or a name matches none.

@@ -189,9 +189,8 @@ def _imported(file: Path) -> ModuleType:
 
     spec = spec_from_file_location(f"_esper_probe_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise ConfigError(
-            Problem("E355", "this is not a Python file", file=str(file), hint="The name must end with .py.")
-        )
+        hint = "The name must end with .py."
+        raise ConfigError(Problem("E355", "this is not a Python file", file=str(file), hint=hint))
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module
     if (folder := str(file.resolve().parent)) not in sys.path:

@@ -67,8 +67,8 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
     if example is not None:
         batch = Example.of(example)
         if not Host(plain).has_outputs(Host(model).outputs(batch), batch):
-            msg = "the outputs of the exported network differ from those of the model"
-            raise _refusal(msg)
+            message = "the outputs of the exported network differ from those of the model"
+            raise _refusal(message)
     if path is not None:
         _write_module(plain, grown, type(model).__name__, Path(path))
     return plain
@@ -76,8 +76,7 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
 
 def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
     """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
-    living = [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]
-    if living:
+    if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
         hint = "Call tend() first, which keeps what pays. What is not kept when its Gardener is closed is lost."
         raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)

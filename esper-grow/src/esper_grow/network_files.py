@@ -111,11 +111,7 @@ def load_best(run: str | Path, arm: str) -> nn.Module:
     try:
         arms = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         if arm not in arms:
-            hint = (
-                suggestion(arm, arms)
-                if arms
-                else "They are saved after each round. The run's log.txt says what failed."
-            )
+            hint = suggestion(arm, arms) if arms else "They are saved after each round. log.txt says what failed."
             raise GrowthError(Problem("E332", f'{record.path} has no network of an arm "{arm}"', hint=hint))
         seed = int(read_json(folder / arm / EPISODE_FILE)["seed"])
     except (OSError, LookupError, TypeError, ValueError) as error:

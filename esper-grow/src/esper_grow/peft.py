@@ -215,10 +215,8 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, list[Tensor]]]:
         of_layer = [tensors[name + suffix] for suffix in suffixes]
         if of_layer[0].ndim > 2 and len(suffixes) != 2:
             raise _unknown(folder / TENSORS, f"DoRA or IA³ of a convolution, {name}")
-        adapters[name] = (
-            "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, of_layer[0], folder),
-            of_layer,
-        )
+        blueprint = "blueprints/ia3" if len(suffixes) == 1 else _lora_of(config, name, of_layer[0], folder)
+        adapters[name] = blueprint, of_layer
     return adapters
 
 

@@ -132,10 +132,8 @@ def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(wor
 
 
 def test_a_plan_is_refused_by_a_model_whose_layers_have_other_shapes(world, plan, tmp_path: Path) -> None:
-    def compute(net: Any, inputs: torch.Tensor) -> torch.Tensor:
-        return net.layers(inputs.repeat(1, 2))
-
-    model = Net(compute, layers=nn.Sequential(*(nn.Linear(16, 16) for _ in PLACES)))
+    layers = nn.Sequential(*(nn.Linear(16, 16) for _ in PLACES))
+    model = Net(lambda net, inputs: net.layers(inputs.repeat(1, 2)), layers=layers)
     plan.save(tmp_path / "plan.json")
     place = f"{HELPFUL} maps 16 to 16 features, and 8 to 8 in the plan"
     with pytest.raises(EsperError, match=rf"E334 the plan does not fit this Net: {place}\n.*place_adapters"):

@@ -188,9 +188,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Add a seed's parameters to the optimizers, except those that an optimizer already has."""
         owned = {id(parameter) for owner in self.owned_by_host() for parameter in owner.parameters}
         new = [parameter for parameter in seed.parameters() if parameter.requires_grad and id(parameter) not in owned]
-        at = next(
-            at for at, slot in self._host.slots.by_module.items() if any(stacked is seed for stacked in slot.seeds)
-        )
+        at = next(at for at, slot in self._host.slots.by_module.items() if seed in list(slot.seeds))
         groups: dict[GroupPosition, list[nn.Parameter]] = {}
         for parameter in new:
             position = self._positions[id(parameter)] = self._group_for(parameter, at)
@@ -362,9 +360,8 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Return an owner of a seed's parameters, by the group of the user's optimizer that they will join."""
         lender = self._lenders[number]
         view = bare_copy(lender)
-        owner = OwnedBySeed(
-            tuple(chain(*(of_group for _, of_group in members))), view, lender=lender, members=tuple(members)
-        )
+        parameters = tuple(chain(*(of_group for _, of_group in members)))
+        owner = OwnedBySeed(parameters, view, lender=lender, members=tuple(members))
         owner.renew()
         # As torch's own: the first step looks up a state that is not there yet.
         view.state = defaultdict(dict, _state_at_birth(lender, view.param_groups))

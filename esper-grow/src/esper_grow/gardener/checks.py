@@ -38,9 +38,8 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
     refuse_ranks()
     if not isinstance(model, nn.Module):
         message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
-        raise GrowthError(
-            Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
-        )
+        hint = "Pass the model itself, with its loss as a function beside it."
+        raise GrowthError(Problem("E350", message, hint=hint))
     if Host(model).is_grafted and HostAutocast.is_on(model):
         hint = "Call close() of the other one first, or name all slots in one Gardener."
         raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
@@ -184,9 +183,7 @@ def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:
     return ", ".join(sorted(f"{dtype} on {device}".removeprefix("torch.") for dtype, device in forms))
 
 
-_CHANGE_BEFORE: Final = (
-    "Change the layers of the model before the Gardener is made; weights can be copied into a layer."
-)
+_CHANGE_BEFORE: Final = "Change layers before the Gardener is made; weights can be copied into a layer."
 
 
 def refuse_lost_slots(model: nn.Module, slots: Iterable[Any]) -> None:

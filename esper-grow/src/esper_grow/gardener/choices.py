@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlueprint:
-    """A blueprint that was placed by measurements, in a model whose layers had these features.
-
-    Attributes:
-        name: Its name.
-        features: How many each layer gets and returns.
-    """
+    """A blueprint of a plan, by its name, and how many features each layer got and returned in the plan's model."""
 
     name: str
     features: Mapping[str, tuple[int, int]]
@@ -37,10 +32,9 @@ class PlannedBlueprint:
             site, planned = slot.site, self.features.get(layer)
             # Without inputs it is no place for an adapter, which is said where blueprints are tried.
             if planned and site and site.inputs and planned != (site.inputs, site.channels):
-                here = f"{layer} maps {site.inputs} to {site.channels} features"
-                message = f"the plan does not fit this {type(host.model).__name__}: {here}"
+                shapes = f"maps {site.inputs} to {site.channels} features, and {planned[0]} to {planned[1]} in the plan"
+                message = f"the plan does not fit this {type(host.model).__name__}: {layer} {shapes}"
                 hint = "Make a plan of this model with place_adapters, or name layers with adapters(model, …)."
-                message += f", and {planned[0]} to {planned[1]} in the plan"
                 raise GrowthError(Problem("E334", message, hint=hint))
 
 

@@ -89,12 +89,8 @@ class BatchFeed:
             self._warn(Problem("E370", message, hint=hint))
         self._stepped |= self._of_each.keys()
         if idle := len(self._stepped) - len(self._of_each):
-            message = (
-                f"{idle} of {len(self._stepped)} optimizers, which stepped before, did not step since the last tend()"
-            )
-            hint = (
-                "Seeds may join it. If the loop replaced it, close this Gardener, and make one with the new optimizer."
-            )
+            message = f"{idle} of {len(self._stepped)} optimizers stepped, but did not step since the last tend()"
+            hint = "Seeds may join it. If the loop replaced it, close this Gardener; make one with the new optimizer."
             self._warn(Problem("E374", message, hint=hint))
         self.used = 0
         self._of_each.clear()

@@ -129,12 +129,6 @@ class Recorder:
     ) -> Tended:
         """Return the report of a step, and begin the next one."""
         events, self.events = self.events, []
-        return Tended(
-            step,
-            steps,
-            signals,
-            tuple(event for event in events if isinstance(event, StageChanged | GovernorActed)),
-            tuple(event for event in events if isinstance(event, SeedLost)),
-            together,
-            concluded,
-        )
+        changes = tuple(event for event in events if isinstance(event, StageChanged | GovernorActed))
+        lost = tuple(event for event in events if isinstance(event, SeedLost))
+        return Tended(step, steps, signals, changes, lost, together, concluded)

@@ -122,9 +122,8 @@ class Validation:
                     self._of_frozen = expected
                     return expected
         if not losses:
-            defect, hint = (
-                ("has no examples", _HELD_OUT) if self._seen is None else ("can be read only once", REPEATABLE)
-            )
+            empty, read_once = ("has no examples", _HELD_OUT), ("can be read only once", REPEATABLE)
+            defect, hint = empty if self._seen is None else read_once
             raise GrowthError(Problem("E344", f"the validation data {defect}", hint=hint))
         numbers = torch.stack(seen)
         if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
@@ -373,7 +372,5 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
 def warn_of_reduction() -> None:
     """Log a warning that a loss function reduces the losses of a batch to one."""
     message = "the loss function returns one loss for a whole batch, which counts as a single observation"
-    hint = (
-        'Gates need longer to be sure. Return losses unreduced, as  cross_entropy(model(x), y, reduction="none")  does.'
-    )
+    hint = 'Gates need longer. Return losses unreduced, as  cross_entropy(model(x), y, reduction="none")  does.'
     log.warning("%s", Problem("E360", message, hint=hint))

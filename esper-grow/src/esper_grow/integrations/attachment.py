@@ -25,7 +25,7 @@ from esper_grow.network_files import load, part_of_state
 from esper_grow.peft_growth import has_adapters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -116,9 +116,8 @@ class Attachment:
     def __init__(self, settings: Mapping[str, Any], every: int | None) -> None:
         if every is not None and every < 1:
             message = f"every must be a whole number above 0, or None. Received: {every!r}"
-            raise GrowthError(
-                Problem("E347", message, hint="It counts the optimizer's steps from one tend() to the next.")
-            )
+            hint = "It counts the optimizer's steps from one tend() to the next."
+            raise GrowthError(Problem("E347", message, hint=hint))
         self.gardener: Gardener | None = None
         self.tended: list[Tended] = []
         self.expects_state = False
@@ -264,6 +263,18 @@ def model_loss(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """Return the loss that a model computes by itself, as those of transformers do."""
     loss: Tensor = model(**batch)["loss"]
     return loss
+
+
+class MovedBatches:
+    """The batches of a loader as a trainer passes them to the model, by ``move``."""
+
+    def __init__(self, batches: Iterable[Any], move: Callable[[Any], Any]) -> None:
+        self._batches, self._move = batches, move
+        self.generator = getattr(batches, "generator", None)
+        self.sampler = getattr(batches, "sampler", None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._move, self._batches)
 
 
 class GrowthHook:

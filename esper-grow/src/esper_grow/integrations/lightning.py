@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lightning.pytorch as pl
@@ -25,7 +26,7 @@ from torchmetrics import Metric
 from esper_core.growth import Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
-from esper_grow.integrations.attachment import BEST_LOSS, GrowsModel, grow_as
+from esper_grow.integrations.attachment import BEST_LOSS, GrowsModel, MovedBatches, grow_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,7 +127,7 @@ class Grow(GrowsModel, pl.Callback):
         self._attachment.begin(
             pl_module,
             trainer.optimizers,
-            validation=_Batches(trainer, batches),
+            validation=MovedBatches(batches, partial(_moved, trainer)),
             steps=self._planned_steps(trainer),
             clip_norm=None if trainer.gradient_clip_algorithm == "value" else trainer.gradient_clip_val,
             state=self._state.get("gardener"),
@@ -247,18 +248,10 @@ def load_from_checkpoint(kind: type[ModuleT], checkpoint_path: str | Path, **arg
     return module
 
 
-class _Batches:
-    """The batches of a loader as the steps of a LightningModule get them."""
-
-    def __init__(self, trainer: pl.Trainer, batches: Iterable[Any]) -> None:
-        self._trainer, self._batches = trainer, batches
-        self.generator = getattr(batches, "generator", None)
-        self.sampler = getattr(batches, "sampler", None)
-
-    def __iter__(self) -> Iterator[Any]:
-        strategy = self._trainer.strategy
-        for batch in self._batches:
-            yield strategy.batch_to_device(strategy.precision_plugin.convert_input(batch), dataloader_idx=0)
+def _moved(trainer: pl.Trainer, batch: Any) -> Any:
+    """Return a batch as the steps of a LightningModule get it."""
+    strategy = trainer.strategy
+    return strategy.batch_to_device(strategy.precision_plugin.convert_input(batch), dataloader_idx=0)
 
 
 def _loader(trainer: pl.Trainer) -> Iterable[Any]:

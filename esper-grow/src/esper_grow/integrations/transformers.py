@@ -30,6 +30,7 @@ from esper_grow.integrations.attachment import (
     STATE_FILE,
     GrownMark,
     GrowsModel,
+    MovedBatches,
     grow_as,
     model_loss,
     read_state,
@@ -117,12 +118,13 @@ class Grow(GrowsModel, TrainerCallback):
         is_checkpointed = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
         if is_frozen and is_checkpointed and isinstance(model, PreTrainedModel):
             model.enable_input_require_grads()  # reentrant checkpoints train nothing behind inputs without gradients
-        saved = self._read(args, state, Host(model).device)
+        device = Host(model).device
+        saved = self._read(args, state, device)
         owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
         self._attachment.begin(
             model,
             [owner],
-            validation=_Batches(batches, Host(model).device),
+            validation=MovedBatches(batches, lambda batch: Example.of(batch).to(device)),
             steps=int(self.plan(state.num_train_epochs, lambda: state.max_steps) or 1),
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
@@ -215,9 +217,8 @@ class Grow(GrowsModel, TrainerCallback):
     def _step(self, *, epoch_ended: bool) -> None:
         batches, self._batches = self._batches, []
         if batches and (missing := self._labels - batches[0].keys()):
-            message = (
-                f"the model was trained without {', '.join(sorted(missing))}: the Trainer computes its loss itself"
-            )
+            names = ", ".join(sorted(missing))
+            message = f"the model was trained without {names}: the Trainer computes its loss itself"
             hint = "A seed needs the loss of the model: leave out label_smoothing_factor and compute_loss_func."
             raise GrowthError(Problem("E364", message, hint=hint))
         self._own_pass = True
@@ -300,19 +301,6 @@ def _best_adapters(args: TrainingArguments, state: TrainerState, model: nn.Modul
     """Return the folder from which the Trainer loads a model's adapters at the end, without what grew beside them."""
     best: str | None = state.best_model_checkpoint
     return best if args.load_best_model_at_end and best and Path(best).is_dir() and has_adapters(model) else None
-
-
-class _Batches:
-    """Batches on the device of the model."""
-
-    def __init__(self, batches: Iterable[Any], device: torch.device) -> None:
-        self._batches, self._device = batches, device
-        self.generator = getattr(batches, "generator", None)
-        self.sampler = getattr(batches, "sampler", None)
-
-    def __iter__(self) -> Any:
-        for batch in self._batches:
-            yield Example.of(batch).to(self._device)
 
 
 class _HostState:

@@ -51,6 +51,7 @@ from esper_grow.gardener.validation import Validation, counted_example, same_ord
 from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
+from esper_grow.probes.places import fitting_places
 from esper_grow.probes.plans import AdapterPlace, AdapterPlan, better_order, filled, gain_of, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
@@ -150,8 +151,7 @@ def place_adapters(
     _refuse_small_numbers(steps, parameters, options.get("examples", EXAMPLES))
     model = getattr(model, "_orig_mod", model)  # a compiled model has other names
     clock, seed = BudgetClock(seconds_of(options.get("budget", "30min"))), options.get("seed", 0)
-    names = ("alpha", "rslora", "dropout", "blueprint")
-    form: Any = {name: options[name] for name in names if name in options}  # type: ignore[literal-required]
+    form: Any = {name: value for name, value in options.items() if name in ("alpha", "rslora", "dropout", "blueprint")}
     places = adapters(model, where, rank=rank, **form)
     chosen = partial(torch.optim.AdamW, lr=1e-3) if optimizer is None else optimizer
     price, report = options.get("price"), options.get("on_progress")
@@ -165,12 +165,14 @@ def place_adapters(
             with torch.no_grad():
                 example, by_example, _ = counted_example(training.model, batches.first(), training.loss)
             modules = [name for name, _ in training.model.named_modules()]
-            refused = _graft(training.model, places["slots"], example)
+            slots, refused = fitting_places(training.model, places["slots"], example)
+            if not slots:
+                raise GraftError(refused)
+            graft(training.model, slots, example=example)
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
-            prices = Host(training.model).prices(growth, None)
             request = Request(places["blueprints"][0], parameters, seed, clock, report)
-            data = training, batches, held_out, by_example
-            return Placement(*data, prices, request, refused, modules, len(fixed)).run(steps)
+            data = training, batches, held_out, by_example, Host(training.model).prices(growth, None)
+            return Placement(*data, request, refused, modules, len(fixed)).run(steps)
 
 
 def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> None:
@@ -179,22 +181,6 @@ def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> 
         if number is not None and number < 1:
             message = f"Input should be greater than or equal to 1; received {number}"
             raise ConfigError(Problem("E112", message, path=f"place_adapters.{name}"))
-
-
-def _graft(model: nn.Module, slots: list[str], example: Example) -> list[Problem]:
-    """Put slots behind the layers that can have them, and return why others cannot; GraftError if none can."""
-    refused: list[Problem] = []
-    while True:
-        try:
-            graft(model, slots, example=example)
-        except GraftError as error:
-            unfit = {problem.path for problem in error.problems}
-            fitting = [slot for slot in slots if slot not in unfit]
-            if not fitting or len(fitting) == len(slots):
-                raise
-            slots, refused = fitting, [*refused, *error.problems]
-        else:
-            return refused
 
 
 def _held_out(validation: Iterable[Any], loss: Loss, most: int, seed: int) -> list[Any]:
@@ -290,9 +276,7 @@ class Placement:
         model = training.model
         varieties = blueprints_of(self.request.blueprint, Host(model), load_plugins())
         if not all(variety.spec.adapts for several in varieties.values() for variety in several):
-            message = (
-                f"{self.request.blueprint} cannot be placed: it replaces what a layer returns, and adds nothing to it"
-            )
+            message = f"{self.request.blueprint} cannot be placed: it adds nothing to what a layer returns"
             raise GrowthError(Problem("E351", message, hint="Place lora or bottleneck_adapter."))
         keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm)
         for slot, fitting in varieties.items():
@@ -304,15 +288,14 @@ class Placement:
     def _train(self, training: Training, steps: int, *, limited: bool = True) -> int:
         """Train a copy for so many steps, or fewer if the budget is short; return how many."""
         stream = self.batches.stream("trial")
-        began, what = self.request.clock.used, "with adapters at all places" if limited else "without adapters"
+        clock, what = self.request.clock, "with adapters at all places" if limited else "without adapters"
+        began = clock.used
         for step in range(1, steps + 1):
             batch = next(stream)
             training.step(batch)
             self.examples += _rows(batch) if limited else 0
             if step == FEWEST_STEPS // 10 and limited:
-                affordable = (
-                    TRAINING_SHARE * self.request.clock.budget * step / max(self.request.clock.used - began, 1e-9)
-                )
+                affordable = TRAINING_SHARE * clock.budget * step / max(clock.used - began, 1e-9)
                 steps = max(FEWEST_STEPS // 10, min(steps, int(affordable)))
                 training.average_over(_half_life(steps))
             if step >= steps:

@@ -78,21 +78,22 @@ def automatic_places(model: nn.Module, example: Example) -> list[str]:
         before = places.get(id(record.output))
         if before is None or record.name.count(".") < before.count("."):  # the block rather than its last layer
             places[id(record.output)] = record.name
-    return spread(_outermost(_fitting(model, list(places.values()), example)))
+    return spread(_outermost(fitting_places(model, list(places.values()), example)[0]))
 
 
-def _fitting(model: nn.Module, names: list[str], example: Example) -> list[str]:
-    """Return the modules that can have a slot."""
+def fitting_places(model: nn.Module, names: list[str], example: Example) -> tuple[list[str], list[Problem]]:
+    """Return the modules that can have a slot, and why the others cannot."""
+    refused: list[Problem] = []
     while names:
         try:
             Host(model).try_places(names, example)
             break
         except GraftError as error:
-            refused = {problem.path for problem in error.problems}
-            if not refused.intersection(names):
+            unfit = {problem.path for problem in error.problems}
+            if not unfit.intersection(names):
                 raise
-            names = [name for name in names if name not in refused]
-    return names
+            names, refused = [name for name in names if name not in unfit], [*refused, *error.problems]
+    return names, refused
 
 
 def _outermost(names: list[str]) -> list[str]:
@@ -176,9 +177,8 @@ def _has_features_last(record: _Seen) -> bool:
     """Return whether the output is an image whose features are last: no blueprint takes that."""
     if record.output.ndim != 4 or record.layer is None:
         return False
-    weight = max(
-        (parameter.shape for parameter in record.layer.parameters(recurse=False)), key=len, default=torch.Size()
-    )
+    shapes = [parameter.shape for parameter in record.layer.parameters(recurse=False)]
+    weight = max(shapes, key=len, default=torch.Size())
     second, last = record.output.shape[1], record.output.shape[-1]
     return len(weight) <= 2 and weight[:1] == (last,) and second != last
 

@@ -227,10 +227,8 @@ def verdict_on(rows: Sequence[ProbeRow]) -> tuple[Verdict, str]:
     if best is None:
         return "nothing pays", "Nothing pays: no candidate is shown to gain more than it costs."
     gain, error, at_least, price = map(format_number, (best.gain, best.error, best.at_least, best.price))
-    reason = (
-        f"{best.short} in {best.slot} pays: its gain is {gain} ± {error} nats, {at_least} at least, and its price "
-        f"{price}."
-    )
+    figures = f"its gain is {gain} ± {error} nats, {at_least} at least, and its price {price}"
+    reason = f"{best.short} in {best.slot} pays: {figures}."
     alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
     if alike:
         reason += f" No difference shown to: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."

@@ -178,9 +178,8 @@ def new_training(
     """
     if not isinstance(model, nn.Module):
         message = f"a probe needs a torch.nn.Module. Received: {type(model).__name__}"
-        raise GrowthError(
-            Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
-        )
+        hint = "Pass the model itself, with its loss as a function beside it."
+        raise GrowthError(Problem("E350", message, hint=hint))
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         hint = "Give it values first:  model.to_empty(device=…), and load_state_dict."
         raise GrowthError(Problem("E350", "the model is on the device meta, where tensors have no values", hint=hint))

@@ -45,13 +45,10 @@ RUN = """
 task: stripes
 host: mirrors:Mirror
 slots: {early: {at: stem, blueprints: [conv_light]}}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
-      - {step: 3, op: advance, slot: early}
-      - {step: 6, op: fossilise, slot: early}
+policy: {use: schedule, settings: {plan: [
+  {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2},
+  {step: 3, op: advance, slot: early},
+  {step: 6, op: fossilise, slot: early}]}}
 environments: 2
 rounds: 3
 growth: {gates: "off"}

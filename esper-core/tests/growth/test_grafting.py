@@ -35,16 +35,12 @@ def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged(
 
 
 def test_a_model_that_draws_from_pythons_generator_gets_the_same_numbers_in_each_pass():
-    """As stochastic depth does; otherwise it differs from itself, and the slots are blamed for it."""
-
-    def compute(net: Any, inputs: Tensor) -> Tensor:
+    def compute(net: Any, inputs: Tensor) -> Tensor:  # as stochastic depth does
         return net.stem(inputs if random.random() < 0.5 else -inputs)
 
     for seed in range(12):
         random.seed(seed)
-        state = random.getstate()
         graft(Net(compute, stem=nn.Linear(4, 2)), ["stem"], example=INPUTS)
-        assert random.getstate() == state
 
 
 def test_slot_has_the_site_of_its_module():

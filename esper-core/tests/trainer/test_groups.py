@@ -149,8 +149,7 @@ class Derived(Counting):
     """A host whose base class counts."""
 
 
-DRAWS = "it draws random numbers, or changes settings"
-DRAWN = dict.fromkeys(("Python's generator", "NumPy's generator"), DRAWS)
+DRAWN = dict.fromkeys(("Python's generator", "NumPy's generator"), "it draws random numbers, or changes settings")
 HELD: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("class", "file", "object of the file", *DRAWN), lambda: None),
     "object": lambda: SimpleNamespace(passes=0),
@@ -179,7 +178,7 @@ def sorted_by_batch() -> nn.Module:
 
 CHANGES = "a pass changes attributes of its modules, or what they refer to"
 UNSEEN = 'module "" uses an object of the type {}, whose state cannot be seen'
-OPAQUE = DRAWN | {where: UNSEEN.format(kind) for where, kind in (("iterator", "count"), ("generator", "generator"))}
+OPAQUE = DRAWN | {"iterator": UNSEEN.format("count"), "generator": UNSEEN.format("generator")}
 
 
 @pytest.mark.parametrize(

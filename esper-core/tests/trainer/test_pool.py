@@ -16,16 +16,8 @@ from esper_core.growth import Growth, Host, derive_seed
 from esper_core.leyline import Observation, Stage
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    GERMINATE,
-    PRUNE,
-    SmoothHost,
-    change_recipe,
-    make_recipe,
-    plain_growth,
-)  # fmt: skip
+from tests.support import core_worlds
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, change_recipe, make_recipe
 from tests.support.studies import play
 
 
@@ -55,7 +47,7 @@ def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close
     gc.collect()
     gc.disable()
     request.addfinalizer(gc.enable)
-    growth = plain_growth(embargo=0, incubation="branch", average=16)
+    growth = core_worlds.plain_growth(embargo=0, incubation="branch", average=16)
     recipe = change_recipe(make_recipe(batches=1), growth=growth)
     first = Pool(recipe, ["grown"], 1)
     play_round(first, 0)  # the first optimizer of a process makes torch import more, and an import keeps some tensors

@@ -91,27 +91,26 @@ def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
         assert "Lost 1 of 2 seeds of bad/late" in answer.out
 
 
-@pytest.mark.parametrize(("blame", "is_hopeless"), [("code", True), ("numbers", False), ("none", False)])
-def test_a_blueprint_is_hopeless_whose_every_seed_was_lost_by_its_own_code(blame, is_hopeless):
+def test_a_blueprint_whose_seeds_were_lost_to_numbers_may_survive_elsewhere():
     losses = SeedLosses()
-    place = {"round": 0, "arm": "heuristic", "seed": 0, "step": 1, "slot": "early"}
-    losses.hear(SeedLost(**place, blueprint="bad", package="bad 1.0", what="ended", withdrawn=False, blame=blame))
-    assert [lost.is_hopeless for lost in losses.counted()] == [is_hopeless]
+    place = {"round": 0, "arm": "heuristic", "seed": 0, "step": 1, "slot": "early", "package": "bad 1.0"}
+    losses.hear(SeedLost(**place, blueprint="bad", what="made its loss nan", withdrawn=False, blame="numbers"))
+    assert [lost.is_hopeless for lost in losses.counted()] == [False]
 
 
-def test_a_blueprint_whose_every_seed_switches_gradients_off_ends_the_run_with_3(raising):
-    plugin = PLUGIN.replace("from torch import nn", "import torch\nfrom torch import nn")
-    answer, _ = raising(
-        9, "--quiet", plugin=plugin.replace('raise ZeroDivisionError("no more")', "torch.set_grad_enabled(False)")
-    )
-    assert answer.status == 3
-    assert "changed torch's gradient mode from True to False" in answer.err
+FAILS = "built.append(1 / (not built))  # once\n        super().__init__"
+CHANGED = {
+    "raised ZeroDivisionError": "built = []\n" + PLUGIN.replace("super().__init__", FAILS),
+    "changed torch's gradient mode": "import torch\n"
+    + PLUGIN.replace("MOST", "9").replace('raise ZeroDivisionError("no more")', "torch.set_grad_enabled(False)"),
+}
+"""What seeds do once they were checked; trials before a run build them a second time, to see whether they draw."""
 
 
-def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(raising):
-    """Trials before a run build it a second time, to see whether it draws random numbers."""
-    fails = "built.append(1 / (not built))  # once\n        super().__init__"
-    answer, _ = raising(0, "--quiet", plugin="built = []\n" + PLUGIN.replace("super().__init__", fails))
+@pytest.mark.parametrize(("what", "plugin"), CHANGED.items())
+def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(what, plugin, raising):
+    answer, _ = raising(0, "--quiet", plugin=plugin)
     assert answer.status == 3, answer.err
     assert "E320 no seed of a blueprint survived" in answer.err
+    assert what in answer.err
     assert "bug in Esper" not in answer.err

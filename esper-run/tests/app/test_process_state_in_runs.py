@@ -31,10 +31,7 @@ PLACES = {
 
 IN_ENVIRONMENTS = ["factory", "training", "losses", "schedule"]
 EXPECTED: dict[bool, dict[str, list[str]]] = {}
-"""What the environments of each arm measured where nothing meddled, one after another or also as one program.
-
-What meddles in a forward pass is always trained by itself, whose last bits are others than those of a program.
-"""
+"""What arms measured where nothing meddled: as one program or, since code in a pass is trained so, one by one."""
 
 
 def changes_at(place, lanes):

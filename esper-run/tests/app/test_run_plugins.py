@@ -181,11 +181,10 @@ def test_sink_that_raises_is_closed_and_reported_and_its_output_is_on_stderr(ins
     assert ("from the sink" in err, "from the sink" in out) == (True, False)
 
 
-def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
+def test_error_of_a_seed_names_its_line_or_what_built_it() -> None:
     caught = attempt(lambda: torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long()))
     assert caught.error is not None
-    begin = test_error_of_a_seed_names_its_authors_line_or_what_built_it.__code__.co_firstlineno
-    line = f"({PurePath(__file__).name}:{begin + 1})"
+    line = f"(test_run_plugins.py:{test_error_of_a_seed_names_its_line_or_what_built_it.__code__.co_firstlineno + 1})"
     assert describe_error(caught.error).endswith(line)
     assert describe_error(caught.error, Label).endswith(line)  # the class only inherits from esper_core
     assert describe_error(caught.error, PurePath).endswith(line)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.utils._pytree import tree_map_only  # in which transformers registers the outputs of models
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.core_model_loading import revert_weight_conversion
@@ -212,7 +211,11 @@ class Grow(GrowsModel, TrainerCallback):
         trains = module.training and torch.is_grad_enabled() and not self._own_pass
         if not trains or any(tensor.requires_grad for tensor in Example.tensors_in(outputs)):
             return outputs
-        return tree_map_only(Tensor, _leaf, outputs)
+        if not isinstance(outputs, dict):
+            return tuple(map(_leaf, outputs))
+        for name, value in list(outputs.items()):
+            outputs[name] = _leaf(value)
+        return outputs
 
     def _step(self, *, epoch_ended: bool) -> None:
         batches, self._batches = self._batches, []
@@ -238,11 +241,11 @@ class Grow(GrowsModel, TrainerCallback):
         return saved
 
 
-def _leaf(tensor: Tensor) -> Tensor:
+def _leaf(value: Any) -> Any:
     """Return a tensor as one that requires gradients, if it can."""
-    if not tensor.is_floating_point():
-        return tensor
-    leaf = tensor.detach().requires_grad_()
+    if not (isinstance(value, Tensor) and value.is_floating_point()):
+        return value
+    leaf = value.detach().requires_grad_()
     return leaf if leaf.ndim else leaf.clone()  # the Trainer scales a loss in place, which torch refuses of leaves
 
 

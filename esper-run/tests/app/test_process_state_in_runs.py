@@ -54,8 +54,7 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
         np.random.seed(1)
         before = torch.get_num_threads(), random.getstate(), str(np.random.get_state())
         settings = "environments=2", "episode.steps=4", "patience=auto", f"engine={engine}", f"lanes={lanes}"
-        settings += (f"compute.fused={str(fused).lower()}",)
-        path = run_file(tmp_path / "run.yaml", *settings)
+        path = run_file(tmp_path / "run.yaml", *settings, f"compute.fused={str(fused).lower()}")
         assert (torch.get_num_threads(), random.getstate(), str(np.random.get_state())) == before
         seen: dict[str, list[str]] = {}
         for event in read_events(path / "events.jsonl"):

@@ -170,26 +170,25 @@ class Groups:
         network, structure = environment.network, structure_of(environment.garden)
         seen = self._seen.get(environment.pool_index)
         if seen is None or seen[0] is not network or seen[1] != structure:
-            signature, why = self._look_at(environment)
-            self._seen[environment.pool_index] = seen = network, structure, signature, why
+            self._seen[environment.pool_index] = seen = network, structure, *self._look_at(environment)
         return seen[2:]
 
     def _look_at(self, environment: Environment) -> tuple[Hashable | None, str]:
         model = environment.model
-        if environment.garden.blended:
-            return None, "a seed is being blended in"
-        tensors = HostTensors.of(model)
-        if tensors.parameter_count > MOST_PARAMETERS:
-            return None, f"more than {MOST_PARAMETERS:,} parameters"
-        if not can_join(tensors, environment.keeper.owned_by_host()):
-            return None, "it is not trained by fused Adams in float32"
         try:
+            if environment.garden.blended:
+                refuse("a seed is being blended in")
+            tensors = HostTensors.of(model)
+            if tensors.parameter_count > MOST_PARAMETERS:
+                refuse(f"more than {MOST_PARAMETERS:,} parameters")
+            if not can_join(tensors, environment.keeper.owned_by_host()):
+                refuse("it is not trained by fused Adams in float32")
             signature = environment.recipe.device, signature_of(model)
+            with environment.guard():  # lanes are guarded as one, and this comes before them
+                self._refuse_different(environment, signature)
         except NotFusedError as error:
             return None, str(error)
-        with environment.guard():  # lanes are guarded as one, and this comes before them
-            fault = self._fault(environment, signature)
-        return (signature, "") if fault is None else (None, fault)
+        return signature, ""
 
     def _guest(self, environment: Environment, incubation: Incubation) -> Guest | None:
         """Return the seed of a branch that is trained in the group of its host; None if it is trained by itself."""
@@ -209,25 +208,28 @@ class Groups:
     def _look_at_guest(self, environment: Environment, slot: Slot, seed: Seed, strength: float) -> Guest | None:
         try:
             guest = Guest.of(slot, seed, strength)
-        except NotFusedError:
+            of_host = {id(tensor) for tensor in HostTensors.of(environment.model).every()}
+            owners = environment.keeper.owned_by_seed(seed.number)
+            if not of_host.isdisjoint(map(id, guest.tensors.every())) or not can_join(guest.tensors, owners):
+                refuse("it has tensors of the host, or is not trained by fused Adams in float32")
+            guest = replace(guest, kind=self._kinds.setdefault(guest.kind, next(self._numbers)))
+            signature, _ = self._signature(environment)
+            self._refuse_different(environment, (signature, guest.kind), guest)
+        except NotFusedError as error:
+            log.info("%s in slot %s trains by itself: %s", seed.title, slot.name, error)
             return None
-        of_host = {id(tensor) for tensor in HostTensors.of(environment.model).every()}
-        owners = environment.keeper.owned_by_seed(seed.number)
-        if not of_host.isdisjoint(map(id, guest.tensors.every())) or not can_join(guest.tensors, owners):
-            return None
-        guest = replace(guest, kind=self._kinds.setdefault(guest.kind, next(self._numbers)))
-        signature, _ = self._signature(environment)
-        return guest if self._fault(environment, (signature, guest.kind), guest) is None else None
+        return guest
 
-    def _fault(self, environment: Environment, signature: Hashable, guest: Guest | None = None) -> str | None:
-        """Return why networks of a signature are not computed together, or not with this guest."""
+    def _refuse_different(self, environment: Environment, signature: Hashable, guest: Guest | None = None) -> None:
+        """Raise NotFusedError if networks of a signature compute otherwise together, or with this guest."""
         if signature not in self._faults:
             recipe, model = environment.recipe, environment.model
             train = recipe.data["train"]
             inputs, targets = (sent(tensor[:TRIAL_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
             fault = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
             self._faults[signature] = fault
-        return self._faults[signature]
+        if fault := self._faults[signature]:
+            refuse(fault)
 
 
 def networks_of(environment: Environment) -> int:

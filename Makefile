@@ -41,6 +41,8 @@ lint: $(READY)      ## format, lint, spelling, wording, types and layers: change
 	$(BIN)/python .ci/layers.py
 
 bench: $(READY)     ## the benchmarks: each figure beside its baseline and its bound
+	$(BIN)/python -m benchmarks.fused
+	$(BIN)/python -m benchmarks.yardsticks
 	$(BIN)/python -m benchmarks.perf
 
 docs: $(READY) $(DOCS)   ## write the tables that come from the code, then build the pages into site/

@@ -5,14 +5,13 @@ the latest batch, so what it costs depends on how many batches come before it: 3
 Times are those of the processor, which other programs disturb less.
 """
 
-import time
 from contextlib import ExitStack
 from functools import partial
 
 import pytest
 import torch
 
-from benchmarks.perf.figures import Figure
+from benchmarks.perf.figures import Figure, processor_time
 from benchmarks.perf.own_loops import OwnLoop
 from benchmarks.perf.workloads import conv
 from esper_core.growth import Variety, slots_of
@@ -21,14 +20,7 @@ from esper_run.app.descriptions import SlotDescriptions
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-EMPTY, SEED = 1.03, 1.15
-
-
-def timed(loop: OwnLoop) -> float:
-    """Return the processor time of a step."""
-    begin = time.process_time()
-    loop.step()
-    return time.process_time() - begin
+EMPTY, SEED = 1.02, 1.15
 
 
 def bound(loop: OwnLoop, slot: str, blueprint: str) -> float:
@@ -52,7 +44,7 @@ def test_a_gardener_in_a_loop_of_the_users_own(compare, record, quick, slot, blu
         loops = {"plain": OwnLoop(work, optimizer, gardener=False), "gardener": grown}
         for loop in loops.values():
             stack.callback(loop.close)
-        took = compare({name: partial(timed, loop) for name, loop in loops.items()}, 8, warmup=1)
+        took = compare({name: partial(processor_time, loop.step) for name, loop in loops.items()}, 8, warmup=1)
         assert loops["gardener"].living == (slot is not None)
         ratio = took["gardener"] / took["plain"]
         if slot is None:

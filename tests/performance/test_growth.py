@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.perf.figures import Figure
+from benchmarks.perf.figures import Figure, processor_time
 from benchmarks.perf.workloads import workload
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
@@ -147,7 +147,7 @@ def test_averaging_of_weights(compare, record, quick, name, bound, turns):
             pool = Pool(replace(recipe, network=replace(recipe.network, growth=growth)), ["grown"], 1)
             stack.enter_context(closing(pool))
             pool.reset(0, 0)
-            sides[average] = partial(pool.train, 0)
+            sides[average] = partial(processor_time, partial(pool.train, 0))
         took = compare(sides, turns)
     beyond = 100 * (took[16.0] / took[0.0] - 1)
     record(Figure("P19", f"{name}: averaging the weights, time beyond a training step", beyond, "%", bound))

@@ -375,7 +375,10 @@ def scheduled(parameters: Any) -> torch.optim.Optimizer:
         ({"seed_lr": -1.0}, "E347 seed_lr .*Received: -1.0"),
         ({"seed_lr": 1e-3, "slots": ["stme"]}, "E313"),
         ({"seed_decay": 0.1, "optimizer": optim.Rprop}, "E347 Rprop has no weight decay. Received: seed_decay=0.1"),
-        ({"seed_lr": 1e-3, "optimizer": scheduled}, "E347 .*a schedule of it was built before(?s:.)*Gardener first"),
+        (
+            {"seed_lr": 1e-3, "optimizer": scheduled},
+            "E347 .*schedule of it was built before(?s:.)*schedule afterwards",
+        ),
         ({"growth": "off"}, "E347 growth takes .*Received: 'off'"),
         ({"governor": 3}, "E347 governor takes .*Received: 3"),
         ({"policy": object()}, "E347 a policy needs the method act(?s:.)*Received: object"),

@@ -54,14 +54,19 @@ class RunningAverage:
     def update(self) -> None:
         """Take the present weights in, after a batch."""
         alike: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
-        self.list_all()
+        if self.places is None:
+            self.list_all()
         for place, average in self._averages.items():
-            self._batches[place] += 1
+            tensor = getattr(*place).data
+            if tensor.shape != average.shape:  # a module may put another tensor in the place of a buffer
+                self.list_all()
+                return self.update()
             averages, tensors = alike.setdefault(self._batches[place], ([], []))
             averages.append(average)
-            tensors.append(getattr(*place).data.to(average.dtype))
+            tensors.append(tensor.to(average))
         for batches, (averages, tensors) in alike.items():
-            take_in(averages, tensors, self._half_life, batches)
+            take_in(averages, tensors, self._half_life, batches + 1)
+        return self.count(1)
 
     def list_all(self) -> dict[int, tuple[Tensor, int]]:
         """Return each average with its number of batches, by the identity of what is registered in its place.
@@ -322,11 +327,8 @@ def _wide(tensor: Tensor) -> torch.dtype:
 
 def take_in(averages: Sequence[Tensor], tensors: Sequence[Tensor], half_life: float, batches: int) -> None:
     """Take tensors into averages, as the last of so many batches."""
-    if batches == 1:
-        for average, tensor in zip(averages, tensors, strict=True):
-            average.copy_(tensor)
-    else:
-        _averaging(min(0.5 ** (1 / half_life), 1 - 1 / batches))(averages, tensors, 1)
+    # The first of all is taken whole: its weight is 1.
+    _averaging(min(0.5 ** (1 / half_life), 1 - 1 / batches))(averages, tensors, 1)
 
 
 # To make the function takes as long as to average a small network with it.

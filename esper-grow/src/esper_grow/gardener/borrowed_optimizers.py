@@ -84,7 +84,7 @@ def add_seed_group(
         return existing  # an earlier Gardener made it, and a schedule may know it
     if any("initial_lr" in group for group in groups):
         message = "seed_lr and seed_decay add a group to the optimizer, and a schedule of it was built before"
-        hint = "Make the Gardener first, and then the schedule; or leave them out, and seeds join the other groups."
+        hint = "Leave them out: seeds join the other groups. In a loop of your own, build the schedule afterwards."
         raise GrowthError(Problem("E347", message, hint=hint))
     if decay is not None and "weight_decay" not in optimizer.defaults:
         message = f"{type(optimizer).__name__} has no weight decay. Received: seed_decay={decay!r}"

@@ -1,6 +1,7 @@
 """Groups: networks of one structure are trained as one program, with the same results in a group of any size."""
 
 import random
+from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -145,8 +146,8 @@ class Drawing(SmoothHost):
         return super().forward(inputs if GENERATOR.random() else -inputs)
 
 
-class Derived(Counting):
-    """A host whose base class counts."""
+class Derived(Counting, ABC):
+    """A host whose base class counts; the other keeps a cache that is no state of the host."""
 
 
 DRAWN = dict.fromkeys(("Python's generator", "NumPy's generator"), "it draws random numbers, or changes settings")

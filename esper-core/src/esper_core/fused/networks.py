@@ -168,7 +168,7 @@ def surroundings_of(model: nn.Module) -> Hashable:
                 if name in function.__globals__
             ]
             for name, value in (*vars(kind).items(), *in_file):
-                if not name.startswith("__") and _may_count(value):
+                if not name.startswith(("__", "_abc_")) and _may_count(value):
                     data.append((kind, name, frozen(path, value)))
     return tuple(data)
 

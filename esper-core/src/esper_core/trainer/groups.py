@@ -216,7 +216,7 @@ class Groups:
             signature, _ = self._signature(environment)
             self._refuse_different(environment, (signature, guest.kind), guest)
         except NotFusedError as error:
-            log.info("%s in slot %s trains by itself: %s", seed.title, slot.name, error)
+            log.info("%s trains by itself: %s", seed.title, error)
             return None
         return guest
 

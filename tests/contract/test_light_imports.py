@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIGHT = [f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins")]
+LIGHT = ["esper_scale.stores.plugin", *(f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins"))]
 LIGHT += [f"esper_run.{part}" for part in ("config", "cli", "runs.records", "options", "stores")]
-LIGHT += ["esper_scale.stores.plugin"]
 HEAVY = ["torch", "torch._dynamo", "scipy", "numpy", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
+HEAVY += ["esper_core.fused"]
 
 
 PROBE = f"""
@@ -50,6 +50,10 @@ def test_statistics_import_neither_torch_nor_scipy() -> None:
 
 def test_a_configuration_is_checked_without_the_compiler_of_torch() -> None:
     assert "torch._dynamo" not in heavy_after("call('check', 'plugins.yaml')")
+
+
+def test_a_gardener_loads_no_programs_of_groups() -> None:
+    assert "esper_core.fused" not in heavy_after("from esper_grow import Gardener")
 
 
 def test_light_packages_and_commands_that_list_import_no_torch() -> None:

@@ -226,8 +226,7 @@ class Groups:
             recipe, model = environment.recipe, environment.model
             train = recipe.data["train"]
             inputs, targets = (sent(tensor[:TRIAL_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
-            fault = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
-            self._faults[signature] = fault
+            self._faults[signature] = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
         if fault := self._faults[signature]:
             refuse(fault)
 

@@ -25,7 +25,6 @@ from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending, LostSeeds
-from esper_core.trainer.groups import Groups
 from esper_core.trainer.lanes import Lanes, lanes_for
 from esper_core.trainer.roster import Roster, StudyPool
 
@@ -355,6 +354,8 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             twin=twin,
             undisturbed=undisturbed,
         )
+        from esper_core.trainer.groups import Groups  # here, since a loop of the user's own has no groups
+
         self.groups = Groups(recipe)
         self._deterministic = recipe.network.draws is Draws.NEVER
         scope = Scope.PROCESS
@@ -367,10 +368,11 @@ class Pool(Phases[Environment], StudyPool[Environment]):
     @staticmethod
     def obstacle_to_groups(recipe: Recipe, seed: int) -> str:
         """Return why networks of a recipe are trained one after another; "": they are not. ``seed`` builds one."""
-        environment = Environment(recipe, arm="", index=0)
+        pool = Pool(recipe, [""], 1)
+        (environment,) = pool.environments
         with environment.guard():
             environment.reset(0, seed)
-        return Groups(recipe).why_alone(environment)
+        return pool.why_alone(environment)
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""

@@ -59,20 +59,6 @@ def number_with_unit(value: float | None, digits: int, unit: str) -> str:
     return "" if value is None else f"{value:,.{digits}f} {unit}".strip().replace("-", "−")
 
 
-def factors() -> str:
-    """Return how layout, allocator and workers change the speed of four trainings."""
-    hosts = json.loads(MEASURED.read_text(encoding="utf-8"))["factors"]
-    if not hosts:
-        return "Not measured yet: `python -m benchmarks.perf --write`.\n"
-    rows = [
-        (work, row["layout"], row["allocator"], *(f"{times:.2f}" for times in row["times as fast"].values()))
-        for work, host_rows in hosts.items()
-        for row in host_rows
-    ]
-    sides = next(iter(hosts.values()))[0]["times as fast"]
-    return table(("host", "layout", "allocator", *sides), rows)
-
-
 def default_run() -> str:
     """Return the results that ``esper run plugins.yaml`` printed."""
     return f"```text\n{DEFAULT_RUN.read_text(encoding='utf-8')}```\n"
@@ -151,6 +137,7 @@ def gate_power() -> str:
 PLACED = {
     "all": "all 36 linear layers", "mlp": "the layers of MLPs", "query-value": "query and value",
     "esper": "a plan from a third of the steps", "esper-longer": "a plan from half of the steps",
+    "grown": "a plan from a third of the steps, grown",
     "random": "random", "plop": "PLoP's", "lora-drop": "LoRA-drop's", "kappa": "KappaTune's", "adalora": "AdaLoRA's",
     "full": "none: all weights train", "head": "none: the head trains",
 }  # fmt: skip
@@ -185,7 +172,6 @@ def gallery() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "default-run": default_run,
-    "factors": factors,
     "gallery": gallery,
     "gate-cells": gate_cells,
     "gate-power": gate_power,

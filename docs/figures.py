@@ -26,6 +26,7 @@ from esper_core.leyline.constants import (
     SEED_IN_DOUBLINGS,
     SINK_DRAIN_SECONDS,
 )
+from esper_run.runs.statistics import mean_interval
 from esper_scale.stores.plugin import MAX_GIB
 
 ROOT = Path(__file__).parents[1]
@@ -245,6 +246,18 @@ def incubation() -> Source:
     return [*(gain for source in gains for gain in source), *incubated("nats", "plain", "conv_light"), *apart]
 
 
+def placement() -> Source:
+    """Return how much worse plans for images are than adapters everywhere, and how plans rank single places."""
+    lines = (ROOT / "benchmarks/placement/records-images.jsonl").read_text(encoding="utf-8").splitlines()
+    losses = {(row["arm"], row["budget"], row["seed"]): row["test_loss"] for row in map(json.loads, lines)}
+    worse = [losses["esper", 10_000, seed] - losses["all", 40_000, seed] for seed in range(5)]
+    interval = mean_interval(worse)
+    assert interval.low is not None
+    assert interval.high is not None
+    ranked = tables("benchmarks/placement/PREREGISTRATION.md", "| 5 | Spearman")
+    return [(interval.mean, interval.low, interval.high), *ranked]
+
+
 def linear_on_digits() -> float:
     """Return the percentage in the docstring of ``digits``, which another test checks."""
     from esper_tasks.digits import digits  # which imports torch
@@ -259,6 +272,7 @@ PAGES = [
     Page(POLICIES),
     Page("docs/guides/probe-a-model.md"),
     Page("docs/guides/write-a-blueprint.md"),
+    Page("docs/guides/where-should-lora-go.md", placement),
     Page(FIRST_RUN, default_run, exempt={"3.11": "a version of Python"}),
     Page("docs/project/releases.md", exempt={"3.11": "a version of Python"}),
     Page("docs/glossary.md", exempt={"0 to 1": "the range of alpha"}),

@@ -154,7 +154,7 @@ def placement() -> str:
     rows = []
     for (arm, budget), records in by_arm.items():
         losses = {seed: record["test_loss"] - reference[seed]["test_loss"] for seed, record in records.items()}
-        if arm in PLACED and (arm.startswith("esper") or budget != 15_000) and len(losses) > 1:
+        if arm in PLACED and (arm.startswith(("esper", "grown")) or budget != 15_000) and len(losses) > 1:
             size = round(fmean(record["parameters"] for record in records.values()))
             interval = mean_interval(list(losses.values()))
             within = sum(loss <= 0.01 for loss in losses.values())

@@ -372,8 +372,7 @@ def _difference(
     models = [bare_copy(model, keep=None if guest is None else guest.seed) for _ in range(2)]
     for number, copy in enumerate(models):
         fill_at_random(copy, number)
-    half = len(inputs) // 2
-    batches_E = [tensor[: 2 * half].unflatten(0, (2, half)) for tensor in (inputs, targets)]
+    batches_E = [tensor[: len(tensor) // 2 * 2].unflatten(0, (2, -1)) for tensor in (inputs, targets)]
     networks = [HostTensors.of(copy) if guest is None else acted_on(copy, guest) for copy in models]
     # First, since an engine knows whose code runs there.
     alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]

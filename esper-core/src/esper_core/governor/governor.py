@@ -231,8 +231,12 @@ class Governor:
         evaluated.
         """
         kept = self._snapshots.kept
-        is_old = not kept or signals.step - kept[0].step >= self._settings.snapshot_steps
-        return not self._garden.blended and (improved or is_old or kept[0].snapshot.is_outdated)
+        return not self._garden.blended and (
+            improved
+            or not kept
+            or signals.step - kept[0].step >= self._settings.snapshot_steps
+            or kept[0].snapshot.is_outdated
+        )
 
     def _plateau(self, signals: Signals) -> str | None:
         """Return why nothing more is expected: no progress for long, and no living seed. None where that is not so."""

@@ -60,13 +60,14 @@ class RunningAverage:
             tensor = getattr(*place).data
             if tensor.shape != average.shape:  # a module may put another tensor in the place of a buffer
                 self.list_all()
-                return self.update()
+                self.update()
+                return
             averages, tensors = alike.setdefault(self._batches[place], ([], []))
             averages.append(average)
             tensors.append(tensor.to(average))
-        for batches, (averages, tensors) in alike.items():
-            take_in(averages, tensors, self._half_life, batches + 1)
-        return self.count(1)
+        for batches, pair in alike.items():
+            take_in(*pair, self._half_life, batches + 1)
+        self.count(1)
 
     def list_all(self) -> dict[int, tuple[Tensor, int]]:
         """Return each average with its number of batches, by the identity of what is registered in its place.

@@ -372,7 +372,9 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         (environment,) = pool.environments
         with environment.guard():
             environment.reset(0, seed)
-        return pool.why_alone(environment)
+        why = pool.why_alone(environment)
+        pool.close()
+        return why
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""

@@ -212,7 +212,7 @@ class Grow(GrowsModel, TrainerCallback):
         if not trains or any(tensor.requires_grad for tensor in Example.tensors_in(outputs)):
             return outputs
         if not isinstance(outputs, dict):
-            return tuple(map(_leaf, outputs))
+            return tuple(map(_leaf, outputs)) if isinstance(outputs, tuple) else _leaf(outputs)
         for name, value in list(outputs.items()):
             outputs[name] = _leaf(value)
         return outputs

@@ -197,7 +197,7 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder):
         ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
         ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
         ("host=own_nets.towers:Crowded", ["3: E231", "raised IndexError on its first examples: too", "towers.py:34"]),
-        ("host=own_nets.towers:Sparse", ['E335 the state of this model contains "graph"', "sparse_coo"]),
+        ("host=own_nets.towers:Sparse", ['3: E335 the state of this model contains "graph"', "sparse_coo"]),
         ("host=own_nets.towers:Forgetful", ["3: E231 host", "shape (3, 4) for 200 examples"]),
         ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
     ],

@@ -12,7 +12,7 @@ import torch
 
 from esper_core.growth import Host, RandomStream, Variety, graft
 from esper_core.leyline.actions import ActionSpace
-from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
+from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.plugins import attributed_to
 from esper_core.trainer import NetworkSettings, Recipe
@@ -184,8 +184,11 @@ def _graft_prototype(
         with draws, torch.no_grad():
             returned = host.eval()(example)
         host.train()
-    for name, tensor in (*host.named_parameters(), *host.named_buffers()):
-        refuse_unwritable(name, tensor.detach())  # as the first checkpoint would, after a part of the training
+    try:  # as the first checkpoint would, after a part of the training
+        for name, tensor in (*host.named_parameters(), *host.named_buffers()):
+            refuse_unwritable(name, tensor.detach())
+    except GrowthError as error:
+        raise PluginError(error.problems) from error
     is_tensor = isinstance(returned, torch.Tensor) and returned.is_floating_point()
     if not is_tensor or (returned.shape[:1], returned.shape[-1:]) != (example.shape[:1], (outputs,)):
         shape = f"{returned.dtype} of shape {tuple(returned.shape)}" if is_tensor else f"a {type(returned).__name__}"

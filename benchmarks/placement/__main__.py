@@ -39,6 +39,7 @@ ALONE: Final = 5_760
 COUNTED_SEED: Final = 100
 IMAGE_ARMS: Final = ("all", "expand", "project", "random", "esper")
 Z: Final = 1.96
+"""Half-width of a 95 % interval in standard errors, for means over many examples."""
 RATES: Final = (1e-3, 3e-3, 1e-2)
 RATES_OF_LONG: Final = dict.fromkeys(("all", "mlp", "random", "esper"), 3e-3)
 """The rate of each arm that ``--tune`` found to be best."""

@@ -147,7 +147,7 @@ class Drawing(SmoothHost):
 
 
 class Derived(Counting, ABC):
-    """A host whose base class counts; the other keeps a cache that is no state of the host."""
+    """A host whose base class counts. Python keeps a cache in its abstract class, which is no state."""
 
 
 DRAWN = dict.fromkeys(("Python's generator", "NumPy's generator"), "it draws random numbers, or changes settings")

@@ -31,7 +31,7 @@ PLACES = {
 
 IN_ENVIRONMENTS = ["factory", "training", "losses", "schedule"]
 EXPECTED: dict[bool, dict[str, list[str]]] = {}
-"""What arms measured where nothing meddled: as one program or, since code in a pass is trained so, one by one."""
+"""What each arm measured where nothing meddled, with networks as one program (True) and one after another."""
 
 
 def changes_at(place, lanes):

@@ -91,6 +91,12 @@ def jobs_of_long() -> Iterator[Job]:
         yield seed, "esper", 70_000
 
 
+def jobs_of_twice() -> Iterator[Job]:
+    """Yield the trainings of twice the steps: those of a seed together."""
+    for seed in range(5):
+        yield from ((seed, arm, 15_000) for arm in ("random", "lora-drop", "query-value", "plop", "mlp"))
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One network of the experiment.
@@ -103,6 +109,7 @@ class Experiment:
         libraries: Whose versions are recorded.
         rates: Learning rates of arms; those that are not here have the world's.
         keeps_examples: Whether records have the loss of each test example.
+        plans: Name of the file of records of the plans with which its arms are compared, if it trains none.
     """
 
     world_of: Callable[[int], World]
@@ -112,6 +119,7 @@ class Experiment:
     libraries: tuple[str, ...]
     rates: Mapping[str, float] = field(default_factory=dict)
     keeps_examples: bool = False
+    plans: str = ""
 
     @property
     def file(self) -> Path:
@@ -119,10 +127,15 @@ class Experiment:
         return Path(__file__).parent / self.records
 
     def read(self) -> list[Record]:
-        """Return all records."""
+        """Return all records, without those of plans that another experiment has trained."""
         if not self.file.exists():
             return []
         return [json.loads(line) for line in self.file.read_text(encoding="utf-8").splitlines()]
+
+    def read_compared(self) -> list[Record]:
+        """Return all records, and those of the plans with which they are compared."""
+        elsewhere = replace(self, records=self.plans).read() if self.plans else []
+        return self.read() + [record for record in elsewhere if (record["arm"], record["budget"]) == ("esper", 15_000)]
 
 
 NETWORKS: Final = {
@@ -141,6 +154,14 @@ NETWORKS: Final = {
         ("torch", "transformers", "peft"),
         RATES_OF_LONG,
         keeps_examples=True,
+    ),
+    "encoder-twice": Experiment(
+        partial(encoder.world_of, epochs=2),
+        jobs_of_twice,
+        "records-twice.jsonl",
+        (70_000, 15_000, 15_000),
+        ("torch", "transformers", "peft"),
+        plans="records.jsonl",
     ),
     "images": Experiment(
         images.world_of, jobs_of_images, "records-images.jsonl", (40_000, 10_000, 10_000), ("torch", "peft")
@@ -357,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with experiment.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")
                 sys.stderr.write(f"{job}: {record['test_loss']:.4f}, {record['parameters']:,} parameters\n")
-    print("\n".join(summarise(experiment.read(), experiment.budgets)))
+    print("\n".join(summarise(experiment.read_compared(), experiment.budgets)))
     return 0
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from esper_core.fused import HostTensors, Program, Stacks, Training, why_different
+from esper_core.fused.blocks import Updates
 from esper_core.leyline import DataShape
 from tests.support.core_worlds import Net
 
@@ -142,6 +143,13 @@ def test_each_network_of_a_group_has_the_bits_that_it_has_in_a_group_of_any_size
 def test_a_trial_finds_no_difference(name: str) -> None:
     (network,), inputs, targets = make(name, 1, 20)
     assert why_different(network, Program(network), inputs[0], targets[0], losses) is None
+
+
+def test_a_trial_compares_a_step_of_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    (network,), inputs, targets = make("normalised", 1, 20)
+    monkeypatch.setattr(Updates, "step", lambda self: self._block.values.mul_(1.1))
+    why = why_different(network, Program(network), inputs[0], targets[0], losses)
+    assert why == "another step than one after another"
 
 
 @pytest.mark.parametrize("name", HOSTS)

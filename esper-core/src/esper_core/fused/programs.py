@@ -22,19 +22,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
-from esper_core.fused.blocks import Block, Updates
+from esper_core.fused.blocks import Block, TrainingState, Updates
 from esper_core.fused.networks import Guest, HostTensors, host_modules, signature_of, surroundings_of
 from esper_core.fused.rows import NotFusedError, Rows, refuse, stack_of
 from esper_core.fused.tapes import GRAPHS, CapturedPass, Tape
-from esper_core.growth import Alpha, KeptBuffers, Presence, Slot, describe_error
+from esper_core.growth import MOMENTS, AdamSettings, Alpha, KeptBuffers, Presence, Slot, begun_state, describe_error
 from esper_core.leyline import Stage
 from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-
-    from esper_core.fused.blocks import TrainingState
 
     Losses = Callable[[Tensor, Tensor], Tensor]
     """Computes one number for each example, from outputs and targets."""
@@ -46,6 +45,10 @@ EAGER: Final = 2
 
 TOLERANCE: Final = 1e-3
 """Largest difference, as a share of the largest number. Another order of sums gives about 1e-6; another function, 1."""
+
+TRIAL_ADAM: Final = AdamSettings(adamw, learning_rate=30.0, betas=(0.9, 0.999), weight_decay=0.0, epsilon=1e-8)
+"""Takes about the gradients as its first step where second moments are 1. Where they are 0, Adam takes their signs,
+which differ with the last digits of a gradient near 0."""
 
 
 def bare_copy(model: nn.Module, tensors: dict[int, Any] | None = None, keep: nn.Module | None = None) -> nn.Module:
@@ -379,11 +382,14 @@ def _difference(
     training = Training(program, networks)
     for _ in range(2):  # the second pass repeats what the first one recorded
         losses_E = training.compute(batches_E[0], batches_E[1], losses)
-    gradients, buffers = [], []
+    training.read([[trial_state(part) for part in network.with_guest()] for network in networks])
+    training.step()
+    gradients, steps, buffers = [], [], []
     for block in training.blocks:
         gradients += block.layout.views(block.gradients)[: len(block.leaves)]
+        steps += block.layout.views(block.values)[: len(block.leaves)]
         buffers += block.after
-    together = {"loss": [losses_E], "gradient": gradients, "buffer": buffers}
+    together = {"loss": [losses_E], "gradient": gradients, "step": steps, "buffer": buffers}
     for (name, stacks), rows in zip(together.items(), zip(*alone, strict=True), strict=True):
         for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
             if not _are_close(stack, torch.stack(list(of_rows))):
@@ -413,10 +419,21 @@ def acted_on(copy: nn.Module, guest: Guest) -> HostTensors:
     return replace(HostTensors.of(copy), guest=Guest.of(slot, seed, guest.strength))
 
 
+def trial_state(network: HostTensors) -> TrainingState:
+    """Return what trains a network for one step of a trial."""
+    adams = [(TRIAL_ADAM, begun_state({}, parameter)) for parameter in network.trained]
+    for _, state in adams:
+        state["exp_avg_sq"] += 1
+    return TrainingState(adams, [None] * len(network.varying))
+
+
 def _train(
     model: nn.Module, network: HostTensors, losses: Losses, inputs: Tensor, targets: Tensor
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Return loss, gradients and buffers of a network that is trained on a batch by itself; its own are put back."""
+) -> tuple[list[Tensor], ...]:
+    """Return what training a network on a batch gives by itself; its own tensors are put back.
+
+    These are its loss, gradients, parameters after a step, and buffers.
+    """
     model.train()
     kept = KeptBuffers(model)
     parts = [model] if network.guest is None else [model, network.guest.seed]
@@ -434,7 +451,10 @@ def _train(
     if len(present) < len(gradients):
         # In a block it would be 0, by which optimizers move a parameter, too.
         refuse("the loss does not depend on one of its parameters")
-    return [loss.detach()], present, after
+    stepped = [parameter.detach().clone() for parameter in learning]
+    states = [state for part in network.with_guest() for _, state in trial_state(part).adams]
+    TRIAL_ADAM.step(stepped, present, *([state[name] for state in states] for name in (*MOMENTS, "step")))
+    return [loss.detach()], present, stepped, after
 
 
 def _are_close(stack: Tensor, expected: Tensor) -> bool:

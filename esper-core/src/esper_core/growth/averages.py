@@ -50,23 +50,25 @@ class RunningAverage:
         self.places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
         self._batches: dict[Place, int] = {}
+        # Averages with their parameters, by batches: to look each up takes longer than to average a small network.
+        self._alike: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._looked_up: list[Place] = []
 
     def update(self) -> None:
         """Take the present weights in, after a batch."""
-        alike: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
         if self.places is None:
             self.list_all()
-        for place, average in self._averages.items():
-            tensor = getattr(*place).data
+        alike = {batches: [*pairs] for batches, pairs in self._alike.items()}
+        for place in self._looked_up:
+            tensor, average = getattr(*place).data, self._averages[place]
             if tensor.shape != average.shape:  # a module may put another tensor in the place of a buffer
                 self.list_all()
                 self.update()
                 return
-            averages, tensors = alike.setdefault(self._batches[place], ([], []))
-            averages.append(average)
-            tensors.append(tensor.to(average))
-        for batches, pair in alike.items():
-            take_in(*pair, self._half_life, batches + 1)
+            alike.setdefault(self._batches[place], []).append((average, tensor.to(average)))
+        for batches, pairs in alike.items():
+            averages, tensors = zip(*pairs, strict=True)
+            take_in(averages, tensors, self._half_life, batches + 1)
         self.count(1)
 
     def list_all(self) -> dict[int, tuple[Tensor, int]]:
@@ -76,7 +78,7 @@ class RunningAverage:
         batches then counted by ``count``.
         """
         before, batches = self._averages, self._batches
-        self._averages, self._batches = {}, {}
+        self._averages, self._batches, self._alike, self._looked_up = {}, {}, {}, []
         self.places = self._list_places() if self.places is None else self.places
         listed = {}
         for place in self.places:
@@ -86,11 +88,16 @@ class RunningAverage:
                 average, batches[place] = torch.zeros_like(tensor, dtype=_wide(tensor), requires_grad=False), 0
             self._averages[place], self._batches[place] = average, batches[place]
             listed[id(tensor)] = average, batches[place]
+            if isinstance(tensor, nn.Parameter) and tensor.dtype is average.dtype:
+                self._alike.setdefault(batches[place], []).append((average, tensor))
+            else:
+                self._looked_up.append(place)
         return listed
 
     def count(self, batches: int) -> None:
         """Count batches that were taken in elsewhere."""
         self._batches = {place: before + batches for place, before in self._batches.items()}
+        self._alike = {before + batches: pairs for before, pairs in self._alike.items()}
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the averages, by the identities of the tensors that are registered in their places."""
@@ -101,7 +108,7 @@ class RunningAverage:
 
     def forget(self) -> None:
         """Begin anew, because the weights were restored from a snapshot."""
-        self._averages, self._batches = {}, {}
+        self._averages, self._batches, self.places = {}, {}, None
 
     def settle(self) -> None:
         """Give the network its average weights for good, and begin anew."""
@@ -112,6 +119,7 @@ class RunningAverage:
         """Take over the averages of another network that this one now equals."""
         self._averages |= {place: tensor.clone() if copy else tensor for place, tensor in other._averages.items()}
         self._batches |= other._batches
+        self.places = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from esper_grow import adapters
 from tests.support.core_worlds import NoisyHost, per_example, same
 from tests.support.loops import SLOW_MARKS, planned, toy_data
 
@@ -14,7 +15,7 @@ pytestmark = [*SLOW_MARKS, pytest.mark.library("accelerate")]
 
 
 def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
-    """Return a prepared loop, whose ``train(epochs)`` trains."""
+    """Return a prepared loop, whose ``train(epochs)`` trains; a set of adapters grows beside a frozen base."""
     import accelerate
 
     from esper_grow.integrations.accelerate import grow as make_gardener
@@ -23,7 +24,11 @@ def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **sett
     accelerator = accelerate.Accelerator(cpu=True, **settings)
     torch.manual_seed(3)
     host, (train_data, held_out) = NoisyHost(), toy_data()
-    loop = host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*train_data), 10)
+    if grow is not None and grow.get("slots") is ADAPTERS:
+        host.requires_grad_(False).head.requires_grad_(True)
+        grow = {**grow, **adapters(host, "hidden.1", rank=2)}
+    trained = [parameter for parameter in host.parameters() if parameter.requires_grad]
+    loop = host, torch.optim.AdamW(trained, lr=1e-2), DataLoader(TensorDataset(*train_data), 10)
     model, optimizer, loader = accelerator.prepare(*loop)
     gardener = None
     if grow is not None:
@@ -91,6 +96,8 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(how):
 
 
 SET: dict[str, Any] = {"blueprints": ["conv_light"], "together": True, "steps": 5}
+ADAPTERS: Any = object()
+"""In place of slots: adapters on a frozen base."""
 
 
 @pytest.mark.parametrize(
@@ -99,8 +106,10 @@ SET: dict[str, Any] = {"blueprints": ["conv_light"], "together": True, "steps": 
         *((planned("stem", keep=4), epochs, "is kept") for epochs in (1, 2, 3, 5)),
         (SET, 2, "is pruned"),  # too few examples to judge by
         ({**SET, "growth": {"gates": "off"}}, 1, ""),
+        ({**SET, "slots": ADAPTERS}, 2, "a set of 1 seed, 112 parameters"),
+        ({**SET, "slots": ADAPTERS, "growth": {"gates": "off"}}, 1, ""),
     ],
-    ids=["1", "2", "3", "5", "a living set", "a kept set"],
+    ids=["1", "2", "3", "5", "a living set", "a kept set", "living adapters", "kept adapters"],
 )
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, grow, epochs, outcome):
     uninterrupted, first, second = (new(grow) for _ in range(3))

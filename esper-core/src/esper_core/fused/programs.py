@@ -329,7 +329,7 @@ class Training:
         if not losses_E.requires_grad:
             refuse("its loss has no gradient")
         leaves = [leaf for block in self.blocks for leaf in block.leaves]
-        of_leaves = iter(torch.autograd.grad(losses_E, leaves, torch.ones_like(losses_E)))
+        of_leaves = iter(torch.autograd.grad(losses_E.sum(), leaves))
         left = iter(after)
         for block in self.blocks:
             for gradient in block.of_leaves:

@@ -226,6 +226,23 @@ def _in_blocks(
     return copies, None if alpha is None else alpha / copies
 
 
+def blocks_together(
+    rank: int, block: int, *, alpha: float | None = None, rslora: bool = False, dropout: float = 0.0
+) -> tuple[str, ...]:
+    """Return the blueprints that one block of a rank is, that two are together, and so on, at the scale of the rank.
+
+    >>> blocks_together(4, 2, alpha=8)
+    ('lora(rank=2,alpha=4.0)', 'lora(rank=4,alpha=8.0)')
+    """
+    whole = rank if alpha is None and rslora else alpha
+    shares = [size / rank for size in range(block, rank + 1, block)]
+    alphas = [None if whole is None else whole * (math.sqrt(share) if rslora else share) for share in shares]
+    return tuple(
+        _lora(round(share * rank), of_share, dropout, rslora=rslora)
+        for share, of_share in zip(shares, alphas, strict=True)
+    )
+
+
 def _meant_by(name: str, layers: Sequence[str], all_layers: Sequence[str]) -> list[str]:
     """Return the layers that a name means; of ``all_layers`` if it means none of the others."""
     for candidates in (layers, all_layers):

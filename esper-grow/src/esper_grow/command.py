@@ -41,6 +41,9 @@ NAMES: Final = ("model", "loss", "train", "validation")
     help="Place adapters: all-linear, attention, mlp, or the end of a layer's name; repeatable.",
 )
 @click.option("--rank", type=click.IntRange(min=1), help="Rank of adapters [4].")
+@click.option(
+    "--block", type=click.IntRange(min=1), help="Rank of the blocks in which adapters get the ranks that pay."
+)
 @click.option("--parameters", type=click.IntRange(min=1), help="Most trainable parameters of the adapters together.")
 @click.option("--plan", type=click.Path(path_type=Path, dir_okay=False), help="Also write the plan of adapters here.")
 @click.option("--to", "form", type=click.Choice(["peft"]), help="Print the plan of adapters as PEFT's LoraConfig.")
@@ -89,7 +92,7 @@ def probe(
     with redirect_stdout(sys.stderr):
         if options["adapters"]:
             names = options["adapters"]  # one may be a word that means many layers
-            common |= {name: options[name] for name in ("rank", "parameters") if options[name] is not None}
+            common |= {name: options[name] for name in ("rank", "block", "parameters") if options[name] is not None}
             common["where"] = names[0] if len(names) == 1 else list(names)
             result = place_adapters(model, loss, train, validation, **common)
         else:
@@ -115,7 +118,7 @@ def refuse_unused(options: dict[str, Any], slots: tuple[str, ...], blueprints: t
     if options["adapters"] and (slots or blueprints):
         msg = "--adapters names the layers itself: leave out --slots and --blueprints"
         raise click.UsageError(msg)
-    of_adapters = [name for name in ("rank", "parameters", "plan", "form") if options[name] is not None]
+    of_adapters = [name for name in ("rank", "block", "parameters", "plan", "form") if options[name] is not None]
     if of_adapters and not options["adapters"]:
         msg = f"--{of_adapters[0].replace('form', 'to')} is for adapters: add  --adapters all-linear"
         raise click.UsageError(msg)

@@ -116,7 +116,7 @@ def test_a_table_tells_all_rows_apart_in_80_columns(plan, names, shown) -> None:
 def test_a_limit_is_filled_in_the_order_that_loses_less(limit, brings, order) -> None:
     """A large layer, or three small ones, each of which brings less."""
     places = [AdapterPlace("large", 1, 9, 0.5, 0.0), *(AdapterPlace(f"small {n}", 1, 3, 0.4, 0.0) for n in range(3))]
-    true = {place.slot: 0.5 if place.slot == "large" else brings for place in places}
+    true = {place.key: 0.5 if place.slot == "large" else brings for place in places}
     assert better_order(places, limit, lambda acting: torch.tensor([1.0 - sum(map(true.__getitem__, acting))])) is order
 
 
@@ -129,6 +129,24 @@ def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(wor
     config = plan.to_peft()
     assert (config["r"], config["lora_alpha"], config["target_modules"]) == (1, 1.0, [HELPFUL])
     assert grown(copy.deepcopy(world[0]), world, plan) == list(world[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("form", "blueprint", "alpha"),
+    [
+        ({"alpha": 8}, "lora(rank=2,alpha=4.0)", 4.0),
+        ({"rslora": True}, "lora(rank=2,alpha=2.8284271247461903,rslora=True)", 8**0.5),
+    ],
+)
+def test_a_layer_that_lacks_more_gets_more_blocks_of_the_rank(form, blueprint, alpha, tmp_path: Path) -> None:
+    lacking = changed(3, [HELPFUL] * 3, 2)
+    placed(lacking, rank=4, block=1, parameters=32, **form).save(tmp_path / "plan.json")
+    plan = read_plan(tmp_path / "plan.json")
+    config = plan.to_peft()
+    assert (plan.slots, config["r"], config["rank_pattern"]) == ([HELPFUL], 1, {f"^{HELPFUL}": 2})
+    assert config["alpha_pattern"] == {f"^{HELPFUL}": pytest.approx(alpha)}
+    assert plan.slots_and_blueprints()["blueprints"][HELPFUL].name == blueprint
+    assert grown(lacking[0], lacking, plan) == list(lacking[0].state_dict())
 
 
 def test_a_plan_is_refused_by_a_model_whose_layers_have_other_shapes(world, plan, tmp_path: Path) -> None:

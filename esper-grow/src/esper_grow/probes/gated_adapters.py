@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Seed
     from esper_grow.gardener.validation import Loss
+    from esper_grow.probes.plans import Place
 
 
 class GatedAdapters:
     """The adapters of a model, and the validation examples by which they are measured.
 
     Args:
-        seeds: The adapters by their slots.
+        seeds: The adapters by their places.
         batches: Validation batches.
         loss: Returns one loss for each example.
     """
 
-    def __init__(self, seeds: Mapping[str, Seed], batches: Sequence[Any], loss: Loss) -> None:
+    def __init__(self, seeds: Mapping[Place, Seed], batches: Sequence[Any], loss: Loss) -> None:
         self._seeds, self._batches, self._loss = seeds, batches, loss
         self._rows: list[int] = []
         """The losses of each batch."""
@@ -43,63 +44,63 @@ class GatedAdapters:
         return losses
 
     @contextmanager
-    def _gates(self, values: Mapping[str, float | Tensor]) -> Iterator[None]:
+    def _gates(self, values: Mapping[Place, float | Tensor]) -> Iterator[None]:
         """Multiply what each adapter puts out by its gate in the ``with`` block: a number, or one for each example."""
 
-        def multiply(slot: str, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
-            gate = values[slot]
+        def multiply(place: Place, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
+            gate = values[place]
             if isinstance(gate, Tensor):
                 gate = gate.view(-1, *[1] * (outputs.ndim - 1)).to(outputs.dtype)
             return outputs * gate
 
         with ExitStack() as hooks:
-            for slot in values:
-                hook = partial(multiply, slot)
-                hooks.callback(self._seeds[slot].block.register_forward_hook(hook).remove)
+            for place in values:
+                hook = partial(multiply, place)
+                hooks.callback(self._seeds[place].block.register_forward_hook(hook).remove)
             yield
 
-    def losses(self, model: nn.Module, acting: Sequence[str]) -> Tensor:
+    def losses(self, model: nn.Module, acting: Sequence[Place]) -> Tensor:
         """Return the loss of each example where these adapters alone act."""
         host = Host(model)
-        with torch.no_grad(), host.evaluating(), self._gates({slot: float(slot in acting) for slot in self._seeds}):
+        with torch.no_grad(), host.evaluating(), self._gates({place: float(place in acting) for place in self._seeds}):
             moved = (Example.of(batch).to(host.device) for batch in self._batches)
             return torch.cat([each_loss(self._loss(model, batch)).float() for batch in moved])
 
-    def gains(self, model: nn.Module, acting: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+    def gains(self, model: nn.Module, acting: Sequence[Place]) -> tuple[dict[Place, Tensor], Tensor]:
         """Return what other adapters bring each example beside those that act, to first order, and its loss with these.
 
         The notes of a first pass say how many losses a batch has.
         """
         host = Host(model)
-        gains: dict[str, list[Tensor]] = {slot: [] for slot in self._seeds if slot not in acting}
+        gains: dict[Place, list[Tensor]] = {place: [] for place in self._seeds if place not in acting}
         seen: list[Tensor] = []
         with host.evaluating():
             for batch, rows in zip(self._batches, self._rows, strict=True):
                 gates = {
-                    slot: torch.full((rows,), float(slot in acting), device=host.device, requires_grad=True)
-                    for slot in self._seeds
+                    place: torch.full((rows,), float(place in acting), device=host.device, requires_grad=True)
+                    for place in self._seeds
                 }
                 with self._gates(gates):
                     losses = each_loss(self._loss(model, Example.of(batch).to(host.device)))
                     # With the gates in place, since checkpointing runs layers again. Some need not act on every batch.
-                    others = [gates[slot] for slot in gains]
+                    others = [gates[place] for place in gains]
                     gradients = torch.autograd.grad(losses.sum(), others, materialize_grads=True)
                 seen.append(losses.detach().float())
-                for slot, gradient in zip(gains, gradients, strict=True):
-                    gains[slot].append(-gradient.detach().float().cpu())
-        return {slot: torch.cat(parts) for slot, parts in gains.items()}, torch.cat(seen)
+                for place, gradient in zip(gains, gradients, strict=True):
+                    gains[place].append(-gradient.detach().float().cpu())
+        return {place: torch.cat(parts) for place, parts in gains.items()}, torch.cat(seen)
 
 
-def pooled(gains: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gains of layers, drawn halfway to the sum of what their block and their kind bring, by least squares.
+def pooled(gains: Mapping[Place, Tensor]) -> dict[Place, Tensor]:
+    """Return the gains of places, drawn halfway to the sum of what their block and their kind bring, by least squares.
 
     A layer is of the kind that its name within a numbered block says. One that shares neither stays as it is.
 
-    >>> names = "0.up", "0.down", "1.up", "1.down"
-    >>> [round(float(gain), 3) for gain in pooled(dict(zip(names, torch.tensor([[4.0], [0], [0], [0]])))).values()]
+    >>> places = ("0.up", 1), ("0.down", 1), ("1.up", 1), ("1.down", 1)
+    >>> [round(float(gain), 3) for gain in pooled(dict(zip(places, torch.tensor([[4.0], [0], [0], [0]])))).values()]
     [3.5, 0.5, 0.5, -0.5]
     """
-    kinds = [_block_and_kind(slot) for slot in gains]
+    kinds = [_block_and_kind(slot) for slot, _ in gains]
     groups = sorted({group for kind in kinds for group in enumerate(kind)})
     members = torch.tensor([[float(kind[place] == group) for place, group in groups] for kind in kinds])
     stacked = torch.stack(list(gains.values()))

@@ -38,11 +38,12 @@ from torch import Tensor
 from esper_blueprints.dora import Dora
 from esper_blueprints.lora import Lora
 from esper_core.growth import Example, Host, compare_losses, graft
+from esper_core.leyline import SlotPlace
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, Problem, plural
 from esper_core.plugins import load_plugins
 from esper_core.settings import GrowthConfig
-from esper_grow.adaptation import ALL, adapters, refused_by_peft
+from esper_grow.adaptation import ALL, adapters, blocks_together, refused_by_peft
 from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
 from esper_grow.gardener.checks import frozen_norms, refuse_unknown_options
 from esper_grow.gardener.choices import blueprints_of
@@ -52,7 +53,7 @@ from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
 from esper_grow.probes.places import fitting_places
-from esper_grow.probes.plans import AdapterPlace, AdapterPlan, better_order, filled, gain_of, has_longer_name
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan, Place, better_order, filled, gain_of, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
@@ -93,6 +94,8 @@ class PlacementOptions(TypedDict, total=False):
     Attributes:
         budget: How long it may take: "5min", or a number of seconds. Default: 30min.
         alpha, rslora, dropout: Of LoRA, as of ``adapters``.
+        block: Rank of the blocks in which LoRA is placed, each measured apart, so that layers get the ranks that pay.
+            None: all layers have one rank.
         blueprint: What is placed instead of LoRA, such as ``"bottleneck_adapter(width=8)"``.
         clip_norm: The norm to which gradients are clipped; None: they are not.
         examples: How many validation examples are looked at, the first ones. Default: 300.
@@ -105,6 +108,7 @@ class PlacementOptions(TypedDict, total=False):
     alpha: float | None
     rslora: bool
     dropout: float
+    block: int | None
     blueprint: str | None
     clip_norm: float | None
     examples: int
@@ -134,7 +138,7 @@ def place_adapters(
         train: Batches for training, iterated repeatedly.
         validation: Held-out batches, with 100 examples at least.
         where: The places, as ``adapters`` takes them.
-        rank: Of LoRA at each place.
+        rank: Of LoRA at each place; with ``block``, the largest.
         parameters: How many trainable parameters the plan may have; None: as many as pay.
         steps: Training steps; fewer if the budget is short. With a third of those of a fine-tuning, the plan costs as
             many operations as that, or less; half of them cost half more, and place better.
@@ -151,8 +155,10 @@ def place_adapters(
     _refuse_small_numbers(steps, parameters, options.get("examples", EXAMPLES))
     model = getattr(model, "_orig_mod", model)  # a compiled model has other names
     clock, seed = BudgetClock(seconds_of(options.get("budget", "30min"))), options.get("seed", 0)
-    form: Any = {name: value for name, value in options.items() if name in ("alpha", "rslora", "dropout", "blueprint")}
-    places = adapters(model, where, rank=rank, **form)
+    form: Any = {name: value for name, value in options.items() if name in ("alpha", "rslora", "dropout")}
+    block = options.get("block")
+    places = adapters(model, where, rank=rank, block=block, blueprint=options.get("blueprint"), **form)
+    blueprints = places["blueprints"] if block is None else blocks_together(rank, block, **form)
     chosen = partial(torch.optim.AdamW, lr=1e-3) if optimizer is None else optimizer
     price, report = options.get("price"), options.get("on_progress")
     growth = section_of(GrowthConfig, {} if price is None else {"price": price}, "place_adapters")
@@ -165,12 +171,12 @@ def place_adapters(
             with torch.no_grad():
                 example, by_example, _ = counted_example(training.model, batches.first(), training.loss)
             modules = [name for name, _ in training.model.named_modules()]
-            slots, refused = fitting_places(training.model, places["slots"], example)
+            slots, refused = fitting_places(training.model, list(places["slots"]), example)
             if not slots:
                 raise GraftError(refused)
-            graft(training.model, slots, example=example)
+            graft(training.model, {name: SlotPlace(name, stack=len(blueprints)) for name in slots}, example=example)
             held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
-            request = Request(places["blueprints"][0], parameters, seed, clock, report)
+            request = Request(tuple(blueprints), parameters, seed, clock, report)
             data = training, batches, held_out, by_example, Host(training.model).prices(growth, None)
             return Placement(*data, request, refused, modules, len(fixed)).run(steps)
 
@@ -204,14 +210,14 @@ class Request:
     """What the caller asks for.
 
     Attributes:
-        blueprint: What is placed in each slot.
+        blueprints: What one block is that is placed in each slot, what two are together, and so on.
         limit: How many parameters the plan may have.
         seed: RNG seed.
         clock: The budget.
         report: Called with a line of text for each part.
     """
 
-    blueprint: str
+    blueprints: tuple[str, ...]
     limit: int | None
     seed: int
     clock: BudgetClock
@@ -240,7 +246,7 @@ class Placement:
     refused: Sequence[Problem]
     modules: Sequence[str]
     fixed: int
-    seeds: dict[str, Seed] = field(default_factory=dict, init=False)
+    seeds: dict[Place, Seed] = field(default_factory=dict, init=False)
     """The adapter of each place, in the copy in which all act."""
     examples: int = field(default=0, init=False)
     """On how many examples the set was trained."""
@@ -274,14 +280,18 @@ class Placement:
     def _plant(self, training: Training) -> None:
         """Put an adapter into every slot of a copy, as seeds that act."""
         model = training.model
-        varieties = blueprints_of(self.request.blueprint, Host(model), load_plugins())
+        blueprint = self.request.blueprints[0]
+        varieties = blueprints_of(blueprint, Host(model), load_plugins())
         if not all(variety.spec.adapts for several in varieties.values() for variety in several):
-            message = f"{self.request.blueprint} cannot be placed: it adds nothing to what a layer returns"
+            message = f"{blueprint} cannot be placed: it adds nothing to what a layer returns"
             raise GrowthError(Problem("E351", message, hint="Place lora or bottleneck_adapter."))
         keeper = BorrowedOptimizers(model, [training.optimizer], training.clip_norm)
         for slot, fitting in varieties.items():
-            for variety in fitting[:1]:  # a blueprint need not fit everywhere
-                seed = self.seeds[slot] = Host(model).plant(slot, variety, self.request.seed)
+            # A blueprint need not fit everywhere.
+            for block, variety in enumerate(fitting[:1] * len(self.request.blueprints)):
+                # Blocks that began with the same weights would stay the same.
+                seed = Host(model).plant(slot, variety, self.request.seed + block)
+                self.seeds[slot, block + 1] = seed
                 keeper.adopt(seed)
                 keeper.settle(seed, freeze=False)
 
@@ -322,33 +332,31 @@ class Placement:
     ) -> tuple[list[AdapterPlace], Tensor]:
         """Return all places, those of the plan first, in order, and the losses where those of the plan act."""
         host, full = trained
-        sizes = {slot: seed.parameter_count for slot, seed in self.seeds.items()}
+        sizes = {key: seed.parameter_count for key, seed in self.seeds.items()}
         limit = sum(sizes.values()) if self.request.limit is None else self.request.limit
-        planned: dict[str, AdapterPlace] = {}
-        first: dict[str, AdapterPlace] = {}
+        planned: dict[Place, AdapterPlace] = {}
+        first: dict[Place, AdapterPlace] = {}
         scale, worth = 1.0, cast("Callable[[AdapterPlace], float]", gain_of)
         for left in range(looks, 0, -1):
             gains, seen = gated.gains(model, list(planned))
             if not first:
                 reliance = float((seen - full).mean())
                 scale = min(1.0, max(0.0, float((host - full).mean())) / reliance) if reliance > 0.0 else 0.0
-            figures = {slot: _mean_and_error(scale * gain) for slot, gain in gains.items()}
+            figures = {key: _mean_and_error(scale * gain) for key, gain in gains.items()}
             if not first:
-                first = {
-                    slot: self._place(slot, *_mean_and_error(scale * gain)) for slot, gain in pooled(gains).items()
-                }
-                seen_alone = [replace(place, alone=figures[slot][0]) for slot, place in first.items()]
+                first = {key: self._place(key, *_mean_and_error(scale * gain)) for key, gain in pooled(gains).items()}
+                seen_alone = [replace(place, alone=figures[key][0]) for key, place in first.items()]
                 worth = better_order(seen_alone, self.request.limit, partial(gated.losses, model))
-            used = sum(sizes[slot] for slot in planned)
-            others = [place for slot, place in first.items() if slot not in planned]
+            used = sum(sizes[key] for key in planned)
+            others = [place for key, place in first.items() if key not in planned]
             paying = self._paying(others, figures, used, float(host.mean()))
             fitting = filled(sorted(paying, key=worth, reverse=True), limit - used)
             if not fitting:
                 return self._ordered(planned, first), seen
             taken = math.ceil(len(fitting) / left)
             for place in fitting[:taken]:
-                planned[place.slot] = replace(place, order=len(planned) + 1)
-                self._tell(f"{len(planned)}. {place.slot}: {format_number(place.beside or 0.0, signed=True)} nats")
+                planned[place.key] = replace(place, order=len(planned) + 1)
+                self._tell(f"{len(planned)}. {place.name}: {format_number(place.beside or 0.0, signed=True)} nats")
             if taken == len(fitting):
                 break
             self.interrupted = self.request.clock.left < 0.0
@@ -356,26 +364,26 @@ class Placement:
                 break
         return self._ordered(planned, first), gated.losses(model, list(planned))
 
-    def _place(self, slot: str, alone: float, error: float) -> AdapterPlace:
-        seed = self.seeds[slot]
+    def _place(self, key: Place, alone: float, error: float) -> AdapterPlace:
+        seed, (slot, block) = self.seeds[key], key
         features, rank = (seed.site.inputs, seed.site.channels), getattr(seed.block, "rank", None)
-        return AdapterPlace(slot, rank, seed.parameter_count, alone, error, features=features)
+        return AdapterPlace(slot, rank, seed.parameter_count, alone, error, features=features, block=block)
 
     def _paying(
-        self, places: Sequence[AdapterPlace], figures: Mapping[str, tuple[float, float]], used: int, loss: float
+        self, places: Sequence[AdapterPlace], figures: Mapping[Place, tuple[float, float]], used: int, loss: float
     ) -> Iterator[AdapterPlace]:
         """Yield the places whose gains beside those that are planned exceed their prices."""
         quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
         for place in places:
-            gain, error = figures[place.slot]
+            gain, error = figures[place.key]
             price = self.prices.price(place.parameters, place.parameters, used, loss)
             if (lower := gain - quantile * error) > price:
                 yield replace(place, beside=gain, at_least=lower, price=price)
 
     @staticmethod
-    def _ordered(planned: Mapping[str, AdapterPlace], first: Mapping[str, AdapterPlace]) -> list[AdapterPlace]:
+    def _ordered(planned: Mapping[Place, AdapterPlace], first: Mapping[Place, AdapterPlace]) -> list[AdapterPlace]:
         """Return places of the plan, then the others by what they bring alone."""
-        others = [place for slot, place in first.items() if slot not in planned]
+        others = [place for key, place in first.items() if key not in planned]
         return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]
 
     def _plan(
@@ -383,6 +391,7 @@ class Placement:
     ) -> AdapterPlan:
         host, full, planned = losses
         chosen = [place for place in places if place.order is not None]
+        layers = tuple(dict.fromkeys(slot for slot, _ in self.seeds))
         verdict, reason = self._verdict(places, losses, steps, wanted)
         if verdict == "nothing pays":
             chosen = []
@@ -392,10 +401,11 @@ class Placement:
             verdict=verdict,
             reason=reason,
             places=tuple(places),
-            layers=tuple(self.seeds),
-            blueprint=self.request.blueprint,
-            peft=self._peft(),
-            by_pattern=has_longer_name(self.seeds, self.modules),
+            layers=layers,
+            blueprint=self.request.blueprints[0],
+            blueprints=self.request.blueprints,
+            peft=self._peft(layers),
+            by_pattern=has_longer_name(layers, self.modules),
             model=type(self.training.model).__name__,
             parameters=sum(place.parameters for place in chosen),
             limit=self.request.limit,
@@ -454,11 +464,11 @@ class Placement:
         alone, price = format_number(best.alone, signed=True), format_number(prices[best])
         return f"The best of them brings about {alone}, and its price is {price} (price=… sets it)."
 
-    def _peft(self) -> dict[str, Any] | None:
+    def _peft(self, layers: Sequence[str]) -> dict[str, Any] | None:
         """Return the settings of PEFT's LoRA that all places have in common; None if it refuses them."""
         blocks = [seed.block for seed in self.seeds.values()]
         lora = blocks[0]
-        if not isinstance(lora, Lora) or refused_by_peft(self.training.model, self.seeds):
+        if not isinstance(lora, Lora) or refused_by_peft(self.training.model, layers):
             return None
         dropout = 0.0 if lora.dropout is None else lora.dropout.p
         settings = {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
+
+Place: TypeAlias = tuple[str, int]
+"""A layer, and which block of its rank."""
 
 PLAN_FORMAT: Final = 1
 """Version of what ``AdapterPlan.save`` writes."""
@@ -55,6 +59,7 @@ class AdapterPlace:
             error of the first order is not in it.
         price: What ``beside`` has to exceed.
         features: How many the layer gets and returns; None: the plan is of an older version.
+        block: Which block of the layer's rank it is, from 1.
     """
 
     slot: str
@@ -67,6 +72,17 @@ class AdapterPlace:
     at_least: float | None = None
     price: float | None = None
     features: tuple[int, int] | None = None
+    block: int = 1
+
+    @property
+    def key(self) -> Place:
+        """What tells it from all others."""
+        return self.slot, self.block
+
+    @property
+    def name(self) -> str:
+        """Its layer, and its block if that is not the first."""
+        return self.slot if self.block == 1 else f"{self.slot} ({self.block})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,6 +96,7 @@ class AdapterPlan:
         places: All that were tried: those of the plan in their order, then the others by what they bring alone.
         layers: Their layers in the order of the model.
         blueprint: What was tried at each.
+        blueprints: What one block is, what two of a layer are together, and so on; empty: of an older version.
         peft: The settings of PEFT's LoRA that all places have in common; None: the adapter is no LoRA, or PEFT
             refuses it at a place.
         by_pattern: Whether PEFT gets a pattern of names, because one of them is the end of another module's name.
@@ -112,12 +129,17 @@ class AdapterPlan:
     examples: int
     seconds: float
     remarks: tuple[str, ...] = ()
+    blueprints: tuple[str, ...] = ()
     format: int = PLAN_FORMAT
 
     @property
     def slots(self) -> list[str]:
         """The layers of the plan, the best first."""
-        return [place.slot for place in self.places if place.order is not None]
+        return list(self._blocks())
+
+    def _blocks(self) -> Counter[str]:
+        """Return how many blocks each layer of the plan has."""
+        return Counter(place.slot for place in self.places if place.order is not None)
 
     def slots_and_blueprints(self) -> dict[str, Any]:
         """Return the arguments with which a ``Gardener`` grows what is planned. It refuses layers of other shapes.
@@ -127,7 +149,9 @@ class AdapterPlan:
         """
         self._refuse_unusable()
         features = {place.slot: place.features for place in self.places if place.features is not None}
-        return {"slots": self.slots, "blueprints": [PlannedBlueprint(self.blueprint, features)]}
+        names = self.blueprints or (self.blueprint,)
+        blueprints = {slot: PlannedBlueprint(names[count - 1], features) for slot, count in self._blocks().items()}
+        return {"slots": self.slots, "blueprints": blueprints}
 
     def to_peft(self) -> dict[str, Any]:
         """Return the arguments of a ``peft.LoraConfig`` that adapts the layers of the plan alone.
@@ -145,7 +169,14 @@ class AdapterPlan:
             raise GrowthError(Problem("E337", message, hint=hint))
         layers = [_name_in_peft(slot) for slot in self.slots]
         targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers
-        return {**self.peft, "target_modules": targets, "rank_pattern": {}, "alpha_pattern": {}}
+        patterns: dict[str, dict[str, float]] = {"rank_pattern": {}, "alpha_pattern": {}}
+        for layer, count in zip(layers, self._blocks().values(), strict=True):
+            if count > 1:
+                # All have the scale of one block.
+                scale = math.sqrt(count) if self.peft["use_rslora"] else count
+                patterns["rank_pattern"][f"^{layer}"] = count * self.peft["r"]
+                patterns["alpha_pattern"][f"^{layer}"] = scale * self.peft["lora_alpha"]
+        return {**self.peft, "target_modules": targets, **patterns}
 
     def save(self, file: str | Path) -> None:
         """Write the plan as JSON; RunFolderError if that fails."""
@@ -220,7 +251,7 @@ def gain_by_parameter(place: AdapterPlace) -> float:
 
 
 def better_order(
-    places: Sequence[AdapterPlace], limit: int | None, losses: Callable[[Sequence[str]], Tensor]
+    places: Sequence[AdapterPlace], limit: int | None, losses: Callable[[Sequence[Place]], Tensor]
 ) -> Callable[[AdapterPlace], float]:
     """Return by what places are taken within a limit: their gains, or their gains by parameter.
 
@@ -231,7 +262,7 @@ def better_order(
         return gain_of
     useful = [place for place in places if place.alone > 0.0]
     by_gain, by_parameter = (
-        [place.slot for place in filled(sorted(useful, key=order, reverse=True), limit)]
+        [place.key for place in filled(sorted(useful, key=order, reverse=True), limit)]
         for order in (gain_of, gain_by_parameter)
     )
     if set(by_gain) == set(by_parameter) or losses(by_gain).mean() <= losses(by_parameter).mean():
@@ -264,12 +295,15 @@ def _table(places: list[AdapterPlace], layers: Sequence[str]) -> Iterator[str]:
         rows.append((f"{place.parameters:,}", alone, beside, least, price))
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     ranks = ["" if place.order is None else f"{place.order}. " for place in places]
-    names = ["layer", *(f"{rank}{place.slot}" for rank, place in zip(ranks, places, strict=True))]
+    names = ["layer", *(f"{rank}{place.name}" for rank, place in zip(ranks, places, strict=True))]
     gap, room = "  ", WIDTH - sum(widths) - 2 * len(widths)
     if max(map(len, names)) > room and (shorter := _without_common_parts(layers)):
         names = [
             "layer (shortened)",
-            *(f"{rank}{shorter[place.slot]}" for rank, place in zip(ranks, places, strict=True)),
+            *(
+                f"{rank}{replace(place, slot=shorter[place.slot]).name}"
+                for rank, place in zip(ranks, places, strict=True)
+            ),
         ]
         gap, room = " ", room + len(widths)
     room = min(room, max(map(len, names)))

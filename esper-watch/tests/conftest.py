@@ -1,4 +1,4 @@
-"""Run directories of any size, with any names; and a browser."""
+"""Run directories of any size, and a browser."""
 
 import json
 import math
@@ -35,41 +35,36 @@ MakeRun = Callable[..., Path]
 
 
 class RecordedRun:
-    """The events of a run in which each environment of the first arm tries two seeds, and keeps the second.
+    """The events of a run in which each environment of the first arm tries two seeds, and keeps the second."""
 
-    word: appended to every name that can come from a plugin or a file.
-    """
+    blueprint, slot = "test/conv", "early"
 
-    def __init__(self, *, environments: int, steps: int, arms: tuple[str, ...], word: str) -> None:
-        self.environments, self.steps, self.word = environments, steps, word
-        self.arms = tuple(arm + word for arm in arms)
-        self.blueprint, self.slot = f"test/conv{word}", f"early{word}"
+    def __init__(self, *, environments: int, steps: int, arms: tuple[str, ...]) -> None:
+        self.environments, self.steps, self.arms = environments, steps, arms
 
     def events(self) -> Iterator[Event]:
-        metric = Metric(f"accuracy{self.word}", "up", "%")
         sizes = {"rounds": 1, "environments": self.environments, "steps": self.steps}
-        yield RunStarted(run=f"r{self.word}", arms=self.arms, metric=metric, **sizes)
+        yield RunStarted(run="r", arms=self.arms, metric=Metric("accuracy", "up", "%"), **sizes)
         for step in range(self.steps):
             for arm in self.arms:
                 for seed in range(self.environments):
                     yield from self._step(arm, seed, step)
         for arm in self.arms:
             yield from (self._episode(arm, seed) for seed in range(self.environments))
-        yield UpdateFinished(round=0, arm=self.arms[0], figures={f"loss{self.word}": 0.5})
+        yield UpdateFinished(round=0, arm=self.arms[0], figures={"loss": 0.5})
         yield RunFinished(status="done")
 
     def _step(self, arm: str, seed: int, step: int) -> Iterator[Event]:
         grows = arm == self.arms[0]
         if grows:
-            names = {"arm": arm, "slot": self.slot, "blueprint": self.blueprint}
-            names |= {"reason": Reason(Cause.ROLLBACK, self.word) if self.word else Reason(Cause.POLICY)}
+            names = {"arm": arm, "slot": self.slot, "blueprint": self.blueprint, "reason": Reason(Cause.POLICY)}
             for number, _, was, now in (change for change in self._plan() if change[1] == step):
                 yield stage_changed(step, was, now, seed=seed, seed_id=number, **names)
         yield StepFinished(round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows))
         if grows and seed == 1 and step == 3:
             place = {"round": 0, "arm": arm, "seed": seed, "step": step}
-            yield GovernorActed(**place, act="roll-back", verdict="panic", reason=f"surge{self.word}")
-            lost = {"package": f"esper-test{self.word}", "what": f"raised ValueError: {self.word}", "withdrawn": False}
+            yield GovernorActed(**place, act="roll-back", verdict="panic", reason="surge")
+            lost = {"package": "esper-test", "what": "raised ValueError: no", "withdrawn": False}
             yield SeedLost(**place, slot=self.slot, blueprint=self.blueprint, **lost)
 
     def _plan(self) -> list[tuple[int, int, Stage | None, Stage]]:
@@ -93,11 +88,11 @@ class RecordedRun:
         if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILISED):
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
             seen = Evidence(800, gain.mean, gain.standard_error, 0.01, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
-            opinion = Opinion(Finding.SHOWN, f"gain{self.word}", seen, 0.02)
+            opinion = Opinion(Finding.SHOWN, "gain", seen, 0.02)
             judged = {"gain": gain, "opinion": opinion, "price": 0.02}
             seeds = (SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, **judged),)
         early = SlotSignals(self.slot, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds)
-        slots = (early, SlotSignals(f"late{self.word}", SlotState.FREE, 0))
+        slots = (early, SlotSignals("late", SlotState.FREE, 0))
         return Signals(step, 2.0 - value, 2.0 - value, value, 572, 500, slots)
 
     def _episode(self, arm: str, seed: int) -> EpisodeFinished:
@@ -115,40 +110,39 @@ def summary(recorded: RecordedRun) -> dict[str, Any]:
     grown, twin = recorded.arms[:2]
     comparison = {"a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078}
     comparison |= {"p_holm": 0.0078, "n": recorded.environments, "verdict": "better", "why": None}
-    metric = {"name": f"accuracy{recorded.word}", "direction": "up", "unit": "%"}
+    metric = {"name": "accuracy", "direction": "up", "unit": "%"}
     return {
         "run": "runs/r",
         "status": "done",
         "results": {"metric": metric, "arms": {}, "comparisons": [comparison]},
-        "timing": {"train": 38.0, f"other{recorded.word}": 2.0, "total": 40.0},
-        "warnings": [f"mind the gap{recorded.word}"],
+        "timing": {"train": 38.0, "other": 2.0, "total": 40.0},
+        "warnings": ["mind the gap"],
     }
 
 
 def write_recorded_run(
-    folder: Path, *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin"), word: str = ""
+    folder: Path, *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin")
 ) -> Path:
     """Write the directory of a finished run with the events of ``RecordedRun``."""
-    recorded = RecordedRun(environments=environments, steps=steps, arms=arms, word=word)
+    recorded = RecordedRun(environments=environments, steps=steps, arms=arms)
     run = folder / "20261121-101512-quiet-otter"
     run.mkdir()
     (run / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in recorded.events()), encoding="utf-8")
     (run / "summary.json").write_text(json.dumps(summary(recorded)), encoding="utf-8")
     manifest = {
-        "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": "done",
-        "started": "2026-11-21T10:15:12+00:00",
-        "argv": ["/usr/bin/esper", "run", f"plugins.yaml{word}"], "machine": {f"cores{word}": f"2{word}"},
-        "seeds": {"first": 0, "count": f"8{word}"}, "git": {"sha": f"abc{word}"},
-        "plugins": [{"id": f"own{word}", "package": f"own{word}", "version": f"1{word}", "sha256": f"{word}f"}],
+        "format": 1, "id": run.name, "status": "done", "started": "2026-11-21T10:15:12+00:00",
+        "argv": ["/usr/bin/esper", "run", "plugins.yaml"], "machine": {"cores": "2"},
+        "seeds": {"first": 0, "count": "8"}, "git": {"sha": "abc"},
+        "plugins": [{"id": "own", "package": "own", "version": "1", "sha256": "f"}],
     }  # fmt: skip
     (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    (run / "config.yaml").write_text(f"task: mnist1d  # {word}\n", encoding="utf-8")
+    (run / "config.yaml").write_text("task: mnist1d\n", encoding="utf-8")
     return run
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """``make_run(environments=8, steps=40, arms=("grown", "twin"), word="")``: write a finished run."""
+    """``make_run(environments=8, steps=40, arms=("grown", "twin"))``: write a finished run."""
     return partial(write_recorded_run, tmp_path)
 
 

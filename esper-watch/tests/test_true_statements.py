@@ -59,7 +59,7 @@ def test_a_line_to_a_seed_is_whole_once_the_seed_acts_on_its_network(incubation,
 
 def test_lost_seeds_are_told_below_the_headline(make_run):
     run = make_run(environments=2, steps=40)
-    sentence = "Lost 1 of 5 seeds of test/conv, from esper-test: it raised ValueError: ."
+    sentence = "Lost 1 of 5 seeds of test/conv, from esper-test: it raised ValueError: no."
     report = report_page(read_report(run))
     assert sentence in [typed(text) for text in re.findall(r'<p class="problem">(.*?)</p>', report)]
 

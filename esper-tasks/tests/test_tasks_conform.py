@@ -55,7 +55,7 @@ def test_examples_are_valid(name):
     assert prepared.resolution.warnings == ()
 
 
-SIGNAL, ACCURACY = DataShape("sequence", (1, 40), 3), Metric("accuracy", "up", "%")
+ACCURACY = Metric("accuracy", "up", "%")
 PERPLEXITY = Metric("perplexity", "down", exponential=True)
 
 

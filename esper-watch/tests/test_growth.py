@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esper_core.leyline import Evidence, Finding, Metric, Opinion, Stage
+from esper_core.leyline import Metric, Stage
 from esper_core.leyline.events import HostLayer
 from esper_watch import growth, headline, pages, views
 from esper_watch.history import SeedLife
@@ -26,11 +26,6 @@ STYLE = Path(pages.__file__).with_name("templates") / "report.css"
 @pytest.fixture
 def report(make_run):
     return read_report(make_run(environments=10, steps=40))
-
-
-def opinion(lower: float, price: float, *, look: int) -> Opinion:
-    evidence = Evidence(800, 0.1, 0.02, 0.01, lower, 0.2, 0.05, look)
-    return Opinion(Finding.SHOWN if lower > price else Finding.NOT_SHOWN, "", evidence, price)
 
 
 def life(*changes: tuple[int, Stage], number: int = 0) -> SeedLife:

@@ -1,4 +1,4 @@
-"""Reports: what they say of a run, that names cannot inject markup, and how they are written."""
+"""Reports: what they say of a run, and how they are written."""
 
 import json
 import os
@@ -13,8 +13,6 @@ from esper_core.leyline import RunInfo, RunOutcome
 from esper_watch import plugin
 from esper_watch.report import read_report, report_page, write_report
 from tests.support.html_pages import Page
-
-HOSTILE = '</title></svg></style><script>alert(1)</script>"><img src=x onerror=alert(1)>]]><!--&lt;b&gt;\u202ex'
 
 
 def compare_also(run: Path, *more: dict[str, object]) -> None:

@@ -103,7 +103,6 @@ class Row:
 
 
 HANG, DEADLOCK, NULL, LEAVE = "time.sleep(600)", "deadlock()", "read_null()", "os._exit(0)"
-BYE = "sys.exit('bye')"
 FAILS, PLUGIN_FAILS, CRASHES, KILLED = 1, 3, -signal.SIGSEGV, -signal.SIGKILL
 
 HOOK = "outputs.register_hook(lambda gradient: {}) if STARTED and outputs.requires_grad else None"

@@ -4,27 +4,6 @@ import pytest
 
 from tests.support.configurations import STRIPES
 
-EXTRA = """
-from esper_core import BlueprintSpec, TaskSpec, hookimpl
-from pydantic import BaseModel, Field
-
-class Inner(BaseModel):
-    depth: int = 1
-
-class Settings(BaseModel):
-    width: int = Field(default_factory=lambda: {width}, description="How wide.")
-    inner: Inner = Inner()
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", summary="Another."))
-
-@hookimpl
-def esper_register_tasks(registry):
-    registry.add("wide", "m:Task", TaskSpec("Wide.", Settings))
-    registry.add("lost", "m:Task", TaskSpec("Lost.", "not_there:Settings"))
-"""
-
 
 @pytest.mark.members
 @pytest.mark.parametrize(

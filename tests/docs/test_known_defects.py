@@ -15,6 +15,7 @@ from esper_core.leyline.events import StepFinished
 from esper_run import read_events
 from tests.contract.conftest import imports, tree
 from tests.end_to_end.conftest import run_once
+from tests.support.hostile_plugin import plugin
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "project" / "reliability.md"
@@ -22,25 +23,14 @@ KINDS = (ast.For, ast.While, ast.FunctionDef, ast.Attribute)
 SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
 
 
-BLOCK = """
-from torch import nn
-
-from esper_core import BlueprintSpec, hookimpl
-
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("dot", lambda site: nn.Conv1d(site.channels, site.channels, 1), BlueprintSpec("sequence"))
-"""
-
 RUN = """
 plugins: {local: [dots.py]}
 task: stripes
 host: cnn1d
 slots:
-  early: {blueprints: [dots/dot]}
-  middle: {blueprints: [dots/dot]}
-  late: {blueprints: [dots/dot]}
+  early: {blueprints: [dots/b0]}
+  middle: {blueprints: [dots/b0]}
+  late: {blueprints: [dots/b0]}
 arms:
   random: {policy: random}
   heuristic: {policy: {use: heuristic, settings: {preview: 2, patience: 2, first: 0.0, last: 1.0}}}
@@ -128,14 +118,14 @@ def test_run_07_a_reward_receives_the_whole_network_and_no_action():
 def folder(tmp_path_factory):
     """The directory of a run with two policies, three slots, and a blueprint of a one-file plugin."""
     folder = tmp_path_factory.mktemp("dots")
-    (folder / "dots.py").write_text(BLOCK, encoding="utf-8")
+    (folder / "dots.py").write_text(plugin(), encoding="utf-8")
     run_once(folder, RUN)
     return folder
 
 
 @pytest.mark.parametrize("arm", ["random", "heuristic"])
 def test_run_14_a_policy_can_choose_components_of_a_plugin(arm, folder):
-    assert {blueprint for _, blueprint in grown(folder, arm)} == {"dots/dot"}
+    assert {blueprint for _, blueprint in grown(folder, arm)} == {"dots/b0"}
 
 
 @pytest.mark.parametrize("arm", ["random", "heuristic"])
@@ -152,7 +142,7 @@ def grown(folder: Path, arm: str) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("setting", "nearest"),
-    [("task=stripe", "stripes"), ("host=cnn1", "cnn1d"), ("slots.early.blueprints=[dots/dit]", "dots/dot")],
+    [("task=stripe", "stripes"), ("host=cnn1", "cnn1d"), ("slots.early.blueprints=[dots/b00]", "dots/b0")],
 )
 def test_b8_cr_01_an_unknown_name_is_an_error_before_anything_is_trained(setting, nearest, folder, esper_cli):
     runs = folder / "none"

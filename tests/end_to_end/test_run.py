@@ -12,6 +12,7 @@ from esper_run.app.run import resume
 from esper_run.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, add_plugin
 from tests.support.configurations import problem_in
+from tests.support.hostile_plugin import plugin
 
 POLICY = SMALL[SMALL.index("policy:") : SMALL.index("environments:")]
 
@@ -121,39 +122,18 @@ def test_impossible_configurations_are_reported_with_code_and_exit_status(change
         assert (manifest["status"], manifest["exit"]) == ("stopped", 4)
 
 
-SICK_TASK = """
-import torch
-from esper_core import TaskSpec, hookimpl
-from esper_core.leyline import DataShape, Metric, Split
-
-class Sick:
-    metric = Metric("accuracy", "up", "%")
-    shape = DataShape("sequence", (1, 16), 4)
-    calls = 0
-
-    def split(self, name):
-        return Split(torch.randn(40, 1, 16), torch.randint(0, 4, (40,)))
-
-    def losses(self, outputs, targets):
-        self.calls += 1
-        if self.calls > PATIENCE:
-            raise ArithmeticError("out of sums")
-        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-    def scores(self, outputs, targets):
-        return (outputs.argmax(1) == targets).float()
-
-@hookimpl
-def esper_register_tasks(registry):
-    registry.add("sick", Sick, TaskSpec())
+RAISES = """\
+self.calls = getattr(self, "calls", 0) + 1
+if self.calls > PATIENCE:
+    raise ArithmeticError("out of sums")
 """
 
 
-@pytest.mark.parametrize("patience", [20, 23, 27, 31])
+@pytest.mark.parametrize("patience", [18, 21, 25, 29])
 def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small):
-    add_plugin(small, SICK_TASK.replace("PATIENCE", str(patience)))
-    ran = run("task=own/sick", code=3)
-    assert 'E231 task "own/sick" (local file' in ran.answer.err
+    add_plugin(small, plugin({"losses": RAISES.replace("PATIENCE", str(patience))}))
+    ran = run("task=own/task", code=3)
+    assert 'E231 task "own/task" (local file' in ran.answer.err
     assert "raised ArithmeticError when it computed losses: out of sums" in ran.answer.err
     assert ran.events(RunFinished)[-1].status == "failed"
     assert ran.events(SeedLost) == []

@@ -12,20 +12,8 @@ from esper_run.app.compose import prepare
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.portable import PortableRun, PortableTensor, portable_data
 from tests.support.configurations import problem_of
+from tests.support.hostile_plugin import plugin
 
-OWN = """
-from torch import nn
-from esper_core import BlueprintSpec, hookimpl
-
-
-def widen(site):
-    return nn.Conv1d(site.channels, site.channels, 1)
-
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("widen", widen, BlueprintSpec("sequence"))
-"""
 HOST = """
 from torch import nn
 
@@ -39,7 +27,7 @@ task: stripes
 host: their_host:build
 plugins: {local: [own.py]}
 slots:
-  early: {at: "0", blueprints: [widen, conv_light]}
+  early: {at: "0", blueprints: [b0, conv_light]}
 policy: static
 """
 WORKER = """
@@ -63,7 +51,7 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     run_folder, worker_folder = tmp_path / "here", tmp_path / "there"
     for folder in (run_folder, worker_folder):
         folder.mkdir()
-    for name, text in {"own.py": OWN, "their_host.py": HOST, "run.yaml": RUN}.items():
+    for name, text in {"own.py": plugin(), "their_host.py": HOST, "run.yaml": RUN}.items():
         (run_folder / name).write_text(text)
     monkeypatch.chdir(run_folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -77,7 +65,7 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     node, rebuilt, splits, host = pickle.loads(received.read_bytes())
     varieties = {slot: [variety.id for variety in grown] for slot, grown in recipe.network.varieties.items()}
     assert rebuilt == (recipe.network.draws, recipe.network.operations, recipe.network.steps, varieties, [True])
-    assert "own/widen" in varieties["early"]
+    assert "own/b0" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())
     assert all(torch.equal(recipe.data[name].targets, targets) for name, (_, targets) in splits.items())

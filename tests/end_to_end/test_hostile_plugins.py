@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from esper_run.watchdog import can_fork
-from tests.support.hostile_plugin import RUN, plugin
+from tests.support.hostile_plugin import RUN, line_of, plugin
 
 pytestmark = [
     pytest.mark.slow,
@@ -256,11 +256,6 @@ def test_a_signal_ends_a_run_that_hangs_within_its_grace(place, code, engine, st
     assert world.call(plugin(), "resume", str(world.path), engine=engine) == 0, world.said
     assert world.results() == calm.results()
     assert differing(world, calm) == set()
-
-
-def line_of(code: str, text: str) -> int:
-    """Return the number of the last line with this code."""
-    return max(number for number, line in enumerate(text.splitlines(), 1) if line.strip() == code)
 
 
 def differing(world: World, calm: World) -> set[tuple[str, int]]:

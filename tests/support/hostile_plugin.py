@@ -230,6 +230,11 @@ def plugin(harm: dict[str, str] | None = None, blocks: dict[int, tuple[str, str]
     return _with(PLUGIN, harm or {}).replace("#blocks", "".join(definitions) + f"\nBLOCKS = [{names}]\n")
 
 
+def line_of(code: str, text: str) -> int:
+    """Return the number of the last line with this code."""
+    return max(number for number, line in enumerate(text.splitlines(), 1) if line.strip() == code)
+
+
 def _with(template: str, harm: dict[str, str]) -> str:
     def put(match: re.Match[str]) -> str:
         code = harm.pop(match["place"], "pass" if match["indent"] else "")

@@ -19,6 +19,7 @@ from esper_core.plugins.isolation import Label, attempt
 from esper_run import read_events
 from esper_run.app.compose import prepare
 from tests.support.configurations import problem_of
+from tests.support.hostile_plugin import line_of, plugin
 
 DIARY = """
 from esper_core import hookimpl
@@ -121,62 +122,34 @@ def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> N
 IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())"
 """Code that raises inside torch."""
 
-JUDGES = """
-import asyncio
-import torch
-from esper_core.leyline import DataShape, Metric, Split
-
-def fail(*arguments):
-    {body}
-
-class Reward:
-    def __init__(self, metric): ...
-    score = fail
-
-class Policy:
-    def __init__(self, space): ...
-    act = fail
-
-class Task:
-    metric = Metric("accuracy", "up", "%")
-    shape = DataShape("sequence", (1, 16), 4)
-    def split(self, name): return Split(torch.randn(40, 1, 16), torch.randint(0, 4, (40,)))
-    def scores(self, outputs, targets): return (outputs.argmax(1) == targets).float()
-    losses = fail
-
-class Sink:
-    def __init__(self, run): ...
-    def settle(self): ...
-    def close(self): ...
-    hear = fail
-"""
-JUDGING = {kind: {"judge": kind.capitalize()} for kind in ("reward", "policy", "task", "sink")}
-
 
 @pytest.mark.members
 @pytest.mark.parametrize(
-    ("kind", "body", "fault"),
+    ("kind", "place", "code", "fault"),
     [
-        ("reward", "raise SystemExit(0)", "SystemExit on a step of environment 0"),
-        ("policy", "raise asyncio.CancelledError()", "CancelledError when it chose actions"),
-        ("task", IN_TORCH, "ValueError when it computed losses"),
+        ("reward", "reward", "raise SystemExit(0)", "SystemExit on a step of environment 0"),
+        ("policy", "act", "import asyncio; raise asyncio.CancelledError()", "CancelledError when it chose actions"),
+        ("task", "losses", IN_TORCH, "ValueError when it computed losses"),
     ],
 )
-def test_component_that_the_run_needs_stops_it_at_its_authors_line(kind, body, fault, install, configured, run_file):
-    path = install.components("judges", JUDGES.format(body=body), **JUDGING)
-    problem = problem_of(run_file, configured(), f"{kind}=judges/judge")
+def test_component_that_the_run_needs_stops_it_at_its_authors_line(
+    kind, place, code, fault, install, configured, run_file
+):
+    path = install("judges", plugin({place: code}))
+    problem = problem_of(run_file, configured(), f"{kind}=judges/{kind}")
     assert problem.code == "E231"
-    assert problem.message.startswith(f'{kind} "judges/judge" (esper-judges 1.0) raised {fault}')
-    assert (problem.file, problem.line) == (str(path), 6)
+    assert problem.message.startswith(f'{kind} "judges/{kind}" (esper-judges 1.0) raised {fault}')
+    assert (problem.file, problem.line) == (str(path), line_of(code, path.read_text()))
 
 
 @pytest.mark.members
 def test_sink_that_raises_is_closed_and_reported_and_its_output_is_on_stderr(install, run_small, warnings, capsys):
-    path = install.components("judges", JUDGES.format(body=f"print('from the sink'); {IN_TORCH}"), **JUDGING)
-    assert run_small("sinks: [judges/judge]\n")["manifest"]["status"] == "done"
+    code = f"print('from the sink'); {IN_TORCH}"
+    path = install("judges", plugin({"hear": code}))
+    assert run_small("sinks: [judges/sink]\n")["manifest"]["status"] == "done"
     (warning,) = warnings()
-    assert warning.startswith('E228 sink "judges/judge" (esper-judges 1.0) raised ')
-    assert f"\n  {path}:6" in warning
+    assert warning.startswith('E228 sink "judges/sink" (esper-judges 1.0) raised ')
+    assert f"\n  {path}:{line_of(code, path.read_text())}" in warning
     out, err = capsys.readouterr()
     assert ("from the sink" in err, "from the sink" in out) == (True, False)
 

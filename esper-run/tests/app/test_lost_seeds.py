@@ -6,40 +6,15 @@ import pytest
 
 from esper_core.leyline.events import SeedLost
 from esper_run.app.lost_seeds import SeedLosses
+from tests.support.hostile_plugin import plugin
 
 pytestmark = pytest.mark.install  # CI runs it for every change
-
-PLUGIN = """
-from torch import nn
-
-from esper_core import BlueprintSpec, hookimpl
-
-
-class Block(nn.Conv1d):
-    raised = 0
-
-    def __init__(self, site):
-        super().__init__(site.channels, site.channels, 1)
-        self.calls = 0
-
-    def forward(self, inputs):
-        self.calls += self.training  # not while it is described
-        if self.calls > 3 and Block.raised < MOST:
-            Block.raised += 1
-            raise ZeroDivisionError("no more")
-        return super().forward(inputs)
-
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("late", Block, BlueprintSpec("sequence"))
-"""
 
 RUN = """
 plugins: {local: [bad.py]}
 task: stripes
 host: cnn1d
-slots: {early: {blueprints: [bad/late]}}
+slots: {early: {blueprints: [bad/b0]}}
 policy: heuristic
 growth: {gates: "off"}
 environments: 2
@@ -50,10 +25,10 @@ episode: {steps: 16, batches: 1, batch_size: 20}
 
 @pytest.fixture
 def raising(esper, tmp_path):
-    """``raising(2)``: run a blueprint of which two blocks at most raise; return the answer and the run directory."""
+    """``raising(plugin)``: run its first blueprint; return the answer and the run directory."""
 
-    def run(most: int, *options: str, plugin: str = PLUGIN):
-        (tmp_path / "bad.py").write_text(plugin.replace("MOST", str(most)))
+    def run(source: str, *options: str):
+        (tmp_path / "bad.py").write_text(source)
         (tmp_path / "run.yaml").write_text(RUN)
         answer = esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "runs", *options)
         (folder,) = (tmp_path / "runs").iterdir()
@@ -62,11 +37,22 @@ def raising(esper, tmp_path):
     return run
 
 
+def late(most: int) -> str:
+    """Return a plugin of which so many seeds at most raise, each when it has trained for three batches."""
+    code = f"""\
+self.calls = getattr(self, "calls", 0) + 1
+if self.calls > 3 and len(KEPT) < {most}:
+    KEPT.append(self)
+    raise ZeroDivisionError("no more")
+"""
+    return plugin({"import": "KEPT = []"}, {0: ("training", code)})
+
+
 def test_a_blueprint_whose_every_seed_raised_ends_the_run_with_a_line_and_3(raising, esper):
-    answer, run = raising(9, "--quiet")
+    answer, run = raising(late(9), "--quiet")
     assert answer.status == 3
     (line,) = [line for line in answer.err.splitlines() if line.startswith("E320 no seed of a blueprint survived")]
-    for named in ("2 of 2 seeds of bad/late", "ZeroDivisionError: no more (bad.py:", "from local file "):
+    for named in ("2 of 2 seeds of bad/b0", "ZeroDivisionError: no more (bad.py:", "from local file "):
         assert named in line
     assert answer.out.splitlines()[-3:] == [
         "Nothing was kept: every network ended with the parts it started with, like its twin. "
@@ -76,20 +62,20 @@ def test_a_blueprint_whose_every_seed_raised_ends_the_run_with_a_line_and_3(rais
     ]
     manifest, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("manifest", "summary"))
     assert (manifest["status"], manifest["exit"], summary["status"]) == ("done", 3, "done")
-    assert "Lost 2 of 2 seeds of bad/late" in esper("runs", "show", run).out
+    assert "Lost 2 of 2 seeds of bad/b0" in esper("runs", "show", run).out
     assert (run / "log.txt").read_text().count(" a seed is lost (arm heuristic, RNG seed ") == 2
     assert " trains by itself: a pass changes attributes" in (run / "log.txt").read_text()
 
 
 @pytest.mark.parametrize("options", [[], ["--quiet"], ["--quiet", "--json"]])
 def test_a_lost_seed_is_told_whatever_the_exit_code(raising, options):
-    answer, run = raising(1, *options)
+    answer, run = raising(late(1), *options)
     assert answer.status == 0
     (lost,) = json.loads((run / "summary.json").read_text())["lost_seeds"]
     assert (lost["lost"], lost["tried"]) == (1, 2)
     assert answer.err.count("E320 a seed of local file ") == 1
     if "--json" not in options:
-        assert "Lost 1 of 2 seeds of bad/late" in answer.out
+        assert "Lost 1 of 2 seeds of bad/b0" in answer.out
 
 
 def test_a_blueprint_whose_seeds_were_lost_to_numbers_may_survive_elsewhere():
@@ -99,18 +85,16 @@ def test_a_blueprint_whose_seeds_were_lost_to_numbers_may_survive_elsewhere():
     assert [lost.is_hopeless for lost in losses.counted()] == [False]
 
 
-FAILS = "built.append(1 / (not built))  # once\n        super().__init__"
 CHANGED = {
-    "raised ZeroDivisionError": "built = []\n" + PLUGIN.replace("super().__init__", FAILS),
-    "changed torch's gradient mode": "import torch\n"
-    + PLUGIN.replace("MOST", "9").replace('raise ZeroDivisionError("no more")', "torch.set_grad_enabled(False)"),
+    "raised ZeroDivisionError": plugin({"import": "BUILT = []"}, {0: ("factory", "BUILT.append(1 / (not BUILT))")}),
+    "changed torch's gradient mode": plugin({}, {0: ("training", "torch.set_grad_enabled(False)")}),
 }
-"""What seeds do once they were checked; trials before a run build them a second time, to see whether they draw."""
+"""What seeds do once the run has begun."""
 
 
-@pytest.mark.parametrize(("what", "plugin"), CHANGED.items())
-def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(what, plugin, raising):
-    answer, _ = raising(0, "--quiet", plugin=plugin)
+@pytest.mark.parametrize(("what", "source"), CHANGED.items())
+def test_a_blueprint_that_fails_only_after_it_was_checked_is_a_lost_seed(what, source, raising):
+    answer, _ = raising(source, "--quiet")
     assert answer.status == 3, answer.err
     assert "E320 no seed of a blueprint survived" in answer.err
     assert what in answer.err

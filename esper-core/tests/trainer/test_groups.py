@@ -308,43 +308,56 @@ def test_seeds_on_branches_are_trained_with_their_hosts(monkeypatch: pytest.Monk
             assert seed.gradients.global_norm == pytest.approx(other.gradients.global_norm, rel=1e-3)
 
 
-def test_a_seed_that_fails_in_a_group_is_trained_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["network", "seed"])
+def test_a_network_or_seed_that_fails_in_a_group_is_trained_by_itself_and_leaves_the_others_their_results(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     train, train_alone, alone = JointTraining.train, Branch.train, []
 
-    def trained(*, harm: str) -> list[dict[str, Tensor]]:
-        """Train three networks with a seed each, of which that in the second one fails or has no numbers."""
-        pool = Pool(nursery(), ["grown"], 3)
+    def parts_of(training: JointTraining) -> list[Tensor]:
+        """Return the first parameter of each network or seed that is trained in a pass."""
+        if what == "network":
+            return [member.network.trained[0] for member in training.members]
+        guests = [member.network.guest for member in training.members]
+        return [next(guest.seed.parameters()) for guest in guests if guest is not None]
+
+    def trained(*, harm: str) -> list[Mapping[str, Tensor]]:
+        """Train three networks for a step, in which the second one, or its seed, fails or has no numbers."""
+        pool = Pool(fused() if what == "network" else nursery(), ["grown"], 3)
         pool.reset(0, 3)
-        pool.apply([PLANT_FIRST] * 3, 0)
-        victim = pool.environments[1].garden.living_seeds()[0]
+        if what == "seed":
+            pool.apply([PLANT_FIRST] * 3, 0)
+        second = pool.environments[1]
+        victim = next((second.model if what == "network" else second.garden.living_seeds()[0]).parameters())
 
         def fail(training: JointTraining, *batch: Tensor) -> Exception | None:
-            guests = [member.network.guest for member in training.members]
-            if harm == "error" and any(guest is not None and guest.seed is victim for guest in guests):
-                return ValueError("of this seed")
-            return train(training, *batch)
+            is_in = any(part is victim for part in parts_of(training))
+            return ValueError("of this part") if is_in and harm == "error" else train(training, *batch)
 
         def train_one(branch: Branch, *parts: Any) -> None:
             alone.append(harm)
             train_alone(branch, *parts)
 
         if harm == "NaN":
-            next(victim.parameters()).data.fill_(torch.nan)
+            victim.data.fill_(torch.nan)
         monkeypatch.setattr(JointTraining, "train", fail)
         monkeypatch.setattr(Branch, "train", train_one)
         pool.train(0)
         states = [environment.garden.state_dict().tensors for environment in pool.environments]
         pool.evaluate(0)
+        if what == "network":
+            return [numbers(environment.model) for environment in pool.environments]
         pool.synchronise(0)
         pool.heal(0)
         assert [len(environment.garden.incubating) for environment in pool.environments] == [1, harm != "NaN", 1]
         return states
 
     whole, failed, not_finite = (trained(harm=harm) for harm in ("", "error", "NaN"))
-    assert alone == ["error", "error"], "one batch each"
+    assert alone == (["error", "error"] if what == "seed" else []), "one batch each"
     assert same([whole[0], whole[2]], [failed[0], failed[2]])
     assert same([whole[0], whole[2]], [not_finite[0], not_finite[2]])
     torch.testing.assert_close(failed[1], whole[1])
+    assert what == "seed" or all(tensor.isnan().all() for tensor in not_finite[1].values())
 
 
 def test_lanes_get_as_many_branches_as_each_other_and_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,32 +398,3 @@ def test_a_seed_that_fails_in_evaluation_leaves_its_host_equal_to_its_twin(monke
     grown, twin = pool.latest[:2]
     assert grown.validation_loss == twin.validation_loss
     assert grown.slots[0].seeds[0].gain is not None, "measured by itself"
-
-
-def test_a_network_that_fails_or_is_not_finite_in_a_group_leaves_the_others_their_results(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    train = JointTraining.train
-
-    def trained(*, harm: str) -> list[dict[str, Tensor]]:
-        """Train three networks for a step, in which the second one makes each program fail or has no numbers."""
-        pool = Pool(fused(), ["grown"], 3)
-        pool.reset(0, 3)
-        victim = next(pool.environments[1].model.parameters())
-
-        def fail(training: JointTraining, *batch: Tensor) -> Exception | None:
-            is_in = any(member.network.trained[0] is victim for member in training.members)
-            return ValueError("of this network") if is_in and harm == "error" else train(training, *batch)
-
-        if harm == "NaN":
-            victim.data.fill_(torch.nan)
-        monkeypatch.setattr(JointTraining, "train", fail)
-        pool.train(0)
-        pool.evaluate(0)
-        return [numbers(environment.model) for environment in pool.environments]
-
-    whole, failed, not_finite = (trained(harm=harm) for harm in ("", "error", "NaN"))
-    assert same([whole[0], whole[2]], [failed[0], failed[2]])
-    assert same([whole[0], whole[2]], [not_finite[0], not_finite[2]])
-    torch.testing.assert_close(failed[1], whole[1])
-    assert all(tensor.isnan().all() for tensor in not_finite[1].values())

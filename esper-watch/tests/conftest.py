@@ -176,25 +176,6 @@ def any_event() -> Any:
     return runpy.run_path(str(Path(__file__).parents[2] / "esper-core/tests/telemetry/test_event_log.py"))["events"]
 
 
-def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour such as #fff or #1e1e1e, by the formula of WCAG."""
-    full = colour if len(colour) == 7 else "#" + "".join(2 * sign for sign in colour[1:])
-    parts = [int(full[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-@pytest.fixture(scope="session")
-def contrast() -> Callable[[str, str], float]:
-    """``contrast("#fff", "#000")``: the ratio of two colours."""
-
-    def ratio(first: str, second: str) -> float:
-        low, high = sorted((luminance(first), luminance(second)))
-        return (high + 0.05) / (low + 0.05)
-
-    return ratio
-
-
 @pytest.fixture
 def esper(esper_cli: Callable[..., Answer], tmp_path: Path) -> Callable[..., Answer]:
     """``esper("runs", "list")``: what the command answers, with the folder of ``write_run`` for its runs."""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LIGHT = ["esper_scale.stores.plugin", *(f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins"))]
 LIGHT += [f"esper_run.{part}" for part in ("config", "cli", "runs.records", "options", "stores")]
 HEAVY = ["torch", "torch._dynamo", "scipy", "numpy", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
@@ -40,20 +42,18 @@ def heavy_after(program: str, path: str | Path = "") -> set[str]:
     return set(done.stderr.split())
 
 
-def test_the_core_and_its_help_import_nothing_heavy() -> None:
-    assert heavy_after("import esper_core; call('--help')") == set()
-
-
-def test_statistics_import_neither_torch_nor_scipy() -> None:
-    assert heavy_after("load('esper_run.runs.statistics')").isdisjoint({"torch", "scipy"})
-
-
-def test_a_configuration_is_checked_without_the_compiler_of_torch() -> None:
-    assert "torch._dynamo" not in heavy_after("call('check', 'plugins.yaml')")
-
-
-def test_a_gardener_loads_no_programs_of_groups() -> None:
-    assert "esper_core.fused" not in heavy_after("from esper_grow import Gardener")
+@pytest.mark.parametrize(
+    ("program", "spared"),
+    [
+        ("import esper_core; call('--help')", set(HEAVY)),
+        ("load('esper_run.runs.statistics')", {"torch", "scipy"}),
+        ("call('check', 'plugins.yaml')", {"torch._dynamo"}),
+        ("from esper_grow import Gardener", {"esper_core.fused"}),
+    ],
+    ids=["the core and its help", "statistics", "a check of a configuration", "a gardener"],
+)
+def test_what_must_start_fast_spares_what_is_heavy(program: str, spared: set[str]) -> None:
+    assert heavy_after(program) & spared == set()
 
 
 def test_light_packages_and_commands_that_list_import_no_torch() -> None:

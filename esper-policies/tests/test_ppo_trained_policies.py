@@ -110,44 +110,36 @@ def test_an_unknown_name_is_refused(name):
         Ppo(delayed().space, load=name)
 
 
-@pytest.mark.parametrize("missing", [WORDS, NUMBERS])
-def test_a_folder_with_one_of_two_files_is_refused(folder, missing):
-    (folder / missing).unlink()
-    assert "there is no trained policy" in refused(folder)
-
-
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])
 def test_a_policy_of_another_observation_schema_is_refused(folder, words):
     assert "it was trained on observations of schema" in refused(changed(folder, **words))
 
 
 @pytest.mark.parametrize(
-    ("words", "settings"),
+    ("part", "changes"),
     [
-        *(({key: ...}, {}) for key in ("names", "columns", "format")),
-        *((words, {}) for words in ({"names": 7}, {"scales": {}}, {"settings": []})),
-        *(({}, settings) for settings in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})),
+        *(("whole", {key: ...}) for key in ("names", "columns", "format")),
+        *(("whole", words) for words in ({"names": 7}, {"scales": {}}, {"settings": []})),
+        *(("settings", words) for words in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})),
+        *(("scales", {"returns": number}) for number in (0, -1.0, math.nan, "wide")),  # which divides
     ],
     ids=str,
 )
-def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, words, settings):
-    written = {"settings": json.loads((folder / WORDS).read_text())["settings"] | settings}
-    assert "it is damaged" in refused(changed(folder, **{**written, **words}))
-
-
-@pytest.mark.parametrize("returns", [0, -1.0, math.nan, "wide"], ids=str)
-def test_scales_that_divide_by_no_number_above_zero_are_refused_as_damaged(folder, returns):
-    scales = json.loads((folder / WORDS).read_text())["scales"]
-    assert "it is damaged" in refused(changed(folder, scales={**scales, "returns": returns}))
+def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, part, changes):
+    words = changes if part == "whole" else {part: json.loads((folder / WORDS).read_text())[part] | changes}
+    assert "it is damaged" in refused(changed(folder, **words))
 
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [(WORDS, b"{"), (WORDS, b"[1, 2]"), (WORDS, b"\xff\xfe"), (NUMBERS, b""), (NUMBERS, b"\x80\x04N.")],
+    [
+        *((WORDS, content) for content in (None, b"{", b"[1, 2]", b"\xff\xfe")),
+        *((NUMBERS, content) for content in (None, b"", b"\x80\x04N.")),
+    ],
 )
-def test_unreadable_files_are_refused_as_damaged(folder, file, content):
-    (folder / file).write_bytes(content)
-    assert "it is damaged" in refused(folder)
+def test_missing_files_are_reported_and_unreadable_ones_refused_as_damaged(folder, file, content):
+    (folder / file).unlink() if content is None else (folder / file).write_bytes(content)
+    assert ("there is no trained policy" if content is None else "it is damaged") in refused(folder)
 
 
 def test_incomplete_tensors_and_other_shapes_are_refused_as_damaged(folder):

@@ -7,10 +7,8 @@ key without a row fails the first test; a row with equal results also fails, sin
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from esper_core.trainer.groups import Groups
 from esper_run.app.interrupts import handled_signals
 from esper_run.config.errors import Entry, entry_at
 from esper_run.stores import open_store
+from esper_run.watchdog import watched
 
 # --- observed effects
 
@@ -178,32 +177,22 @@ def parts_of_a_batch(world: Any) -> int:
     return len(environment.forward.losses(train.inputs[:20], train.targets[:20]))
 
 
-def patience_of_the_run(world: Any) -> float | None:
-    """Return the patience that a run gives to what watches it."""
-    seen: list[float | None] = []
+def passed_by_the_run(function: Callable[..., Any], place: int) -> Callable[[Any], Any]:
+    """Return what a run passes to a function when it first calls it, as the argument at this place."""
 
-    def watched(patience: float | None, *on_end: object) -> Any:
-        seen.append(patience)
-        return nullcontext(lambda place: None)
+    def look(world: Any) -> Any:
+        seen: list[Any] = []
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_run.app.run.watched", watched)
-        _ = type(world)(world._sets, world._folder).events
-    return seen[0]
+        def noted(*arguments: Any) -> Any:
+            seen.append(arguments[place])
+            return function(*arguments)
 
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"esper_run.app.run.{function.__name__}", noted)
+            _ = type(world)(world._sets, world._folder).events
+        return seen[0]
 
-def grace_of_the_run(world: Any) -> float:
-    """Return how long a run lets a step go on after a signal."""
-    seen: list[float] = []
-
-    def handled(run: Path, grace: float, on_overdue: Any) -> Any:
-        seen.append(grace)
-        return handled_signals(run, grace, on_overdue)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_run.app.run.handled_signals", handled)
-        _ = type(world)(world._sets, world._folder).events
-    return seen[0]
+    return look
 
 
 def is_in_a_group(world: Any) -> bool:
@@ -358,8 +347,8 @@ ROWS = [
     Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
     Row("engine.use", "processes", lambda w: w.lives_here, True, False, LANES),
     Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
-    Row("grace", "7", grace_of_the_run, 20.0, 7.0),
-    Row("patience", "77", patience_of_the_run, None, 77.0),
+    Row("grace", "7", passed_by_the_run(handled_signals, 1), 20.0, 7.0),
+    Row("patience", "77", passed_by_the_run(watched, 0), None, 77.0),
     Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
     Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),

@@ -160,59 +160,53 @@ WITH_CONSEQUENCES = {PutsOutOneTooMany, IsNeverTheSame, SeedsTorch, IsLouderEach
 """Faults that fail other checks, too."""
 
 
-@pytest.mark.parametrize(
-    ("factory", "check", "says"),
-    [
-        (trips_over_images, "builds_or_says_why_not[image]", "KeyError for image (1, 8, 8); expected a ConfigError"),
-        (is_no_module, "builds_or_says_why_not[image]", "image (1, 8, 8): builds a str, not a torch.nn.Module"),
-        (TripsAtItsFirstBatch, "builds_or_says_why_not", "raises RuntimeError at the first batch of"),
-        (PutsOutDoubles, "outputs_fit", "vector (8,): returns torch.float64, not torch.float32"),
-        (PutsOutInfinityInTraining, "outputs_fit", "vector (8,): returns values that are not finite"),
-        (NeedsCompany, "takes_one_example", "one example of vector (8,): lonely"),
-        (Squeezes, "takes_one_example", "vector (8,): returns 3 rows for one example"),
-        (DrawsFromNumpy, "leaves_generators_alone", "vector (8,): uses numpy's; use torch's default"),
-        (DrawsInTraining, "leaves_generators_alone", "uses Python's global generator"),
-        (HasADeadLayer, "every_parameter_gets_a_gradient", "after two steps: unused.weight, unused.bias"),
-        (CannotLearn, "every_parameter_gets_a_gradient", "has no trainable parameter"),
-        (DropsInEvaluation, "evaluates_repeatably", "draws random numbers in evaluation"),
-        (CountsItsEvaluations, "evaluates_repeatably", "changes in evaluation: seen"),
-        (CallsItsStemTwice, "slots_fire_where_its_spec_says", 'module "stem" is called 2 times in one pass'),
-        (CallsItsStemInTrainingOnly, "slots_fire_where_its_spec_says", 'module "stem" is not called in evaluation'),
-        (MindsItsModules, "grafting_changes_no_number", "changes when it is grafted: outputs in training, out"),
-        (KeepsAnAttribute, "survives_a_round_trip", "differs after save and load: off by up to"),
-        (KeepsTextInItsState, "survives_a_round_trip", "in its state dict that are not tensors: _extra_state"),
-        (CopiesByReference, "deepcopy_is_independent", "changes when its deep copy is trained"),
-        (SharesALayer, "starts_afresh_each_time", "shares with a host that was built earlier: hidden.weight"),
-        (RemembersItsTraining, "starts_afresh_each_time", "is built differently after another was trained"),
-        (PutsOutOneTooMany, "outputs_fit", "vector (8,): returns the shape (16, 4), not (16, 3)"),
-        (IsNeverTheSame, "same_seed_same_weights", "differently with the same RNG seed: hidden.bias"),
-        (SeedsTorch, "leaves_generators_alone", "seeds torch's default generator itself"),
-        (IsLouderEachTime, "evaluates_repeatably", "evaluates differently: off by up to"),
-    ],
-)
-def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
-    messages = failed(factory)
-    assert list(messages) == [check] or factory in WITH_CONSEQUENCES, messages
-    assert says in messages[check]
-
-
 def with_slot(place):
     return HostSpec(slots={"early": place})
 
 
+FAULTS = [
+    (trips_over_images, "builds_or_says_why_not[image]", "KeyError for image (1, 8, 8); expected a ConfigError"),
+    (is_no_module, "builds_or_says_why_not[image]", "image (1, 8, 8): builds a str, not a torch.nn.Module"),
+    (TripsAtItsFirstBatch, "builds_or_says_why_not", "raises RuntimeError at the first batch of"),
+    (PutsOutDoubles, "outputs_fit", "vector (8,): returns torch.float64, not torch.float32"),
+    (PutsOutInfinityInTraining, "outputs_fit", "vector (8,): returns values that are not finite"),
+    (NeedsCompany, "takes_one_example", "one example of vector (8,): lonely"),
+    (Squeezes, "takes_one_example", "vector (8,): returns 3 rows for one example"),
+    (DrawsFromNumpy, "leaves_generators_alone", "vector (8,): uses numpy's; use torch's default"),
+    (DrawsInTraining, "leaves_generators_alone", "uses Python's global generator"),
+    (HasADeadLayer, "every_parameter_gets_a_gradient", "after two steps: unused.weight, unused.bias"),
+    (CannotLearn, "every_parameter_gets_a_gradient", "has no trainable parameter"),
+    (DropsInEvaluation, "evaluates_repeatably", "draws random numbers in evaluation"),
+    (CountsItsEvaluations, "evaluates_repeatably", "changes in evaluation: seen"),
+    (CallsItsStemTwice, "slots_fire_where_its_spec_says", 'module "stem" is called 2 times in one pass'),
+    (CallsItsStemInTrainingOnly, "slots_fire_where_its_spec_says", 'module "stem" is not called in evaluation'),
+    (MindsItsModules, "grafting_changes_no_number", "changes when it is grafted: outputs in training, out"),
+    (KeepsAnAttribute, "survives_a_round_trip", "differs after save and load: off by up to"),
+    (KeepsTextInItsState, "survives_a_round_trip", "in its state dict that are not tensors: _extra_state"),
+    (CopiesByReference, "deepcopy_is_independent", "changes when its deep copy is trained"),
+    (SharesALayer, "starts_afresh_each_time", "shares with a host that was built earlier: hidden.weight"),
+    (RemembersItsTraining, "starts_afresh_each_time", "is built differently after another was trained"),
+    (PutsOutOneTooMany, "outputs_fit", "vector (8,): returns the shape (16, 4), not (16, 3)"),
+    (IsNeverTheSame, "same_seed_same_weights", "differently with the same RNG seed: hidden.bias"),
+    (SeedsTorch, "leaves_generators_alone", "seeds torch's default generator itself"),
+    (IsLouderEachTime, "evaluates_repeatably", "evaluates differently: off by up to"),
+]
+SPECS = [
+    (HostSpec("Two\nlines."), "is_well_declared", "a summary is one line"),
+    (HostSpec(slots={"a slot": SlotPlace("stem")}), "is_well_declared", "Received: a slot"),
+    (with_slot(SlotPlace("stem", stack=0)), "is_well_declared", 'slot "early" must be at least 1'),
+    (with_slot(SlotPlace("stme")), "slots_fire_where_its_spec_says", 'no module of Right is called "stme"'),
+    (with_slot(SlotPlace("stem", "image")), "slots_fire_where_its_spec_says", '"stem" does not return a image'),
+]
+
+
 @pytest.mark.parametrize(
-    ("spec", "check", "says"),
-    [
-        (HostSpec("Two\nlines."), "is_well_declared", "a summary is one line"),
-        (HostSpec(slots={"a slot": SlotPlace("stem")}), "is_well_declared", "Received: a slot"),
-        (with_slot(SlotPlace("stem", stack=0)), "is_well_declared", 'slot "early" must be at least 1'),
-        (with_slot(SlotPlace("stme")), "slots_fire_where_its_spec_says", 'no module of Right is called "stme"'),
-        (with_slot(SlotPlace("stem", "image")), "slots_fire_where_its_spec_says", '"stem" does not return a image'),
-    ],
+    ("factory", "spec", "check", "says"),
+    [*((factory, SPEC, *expected) for factory, *expected in FAULTS), *((Right, *row) for row in SPECS)],
 )
-def test_invalid_specs_are_reported(spec, check, says):
-    messages = failed(Right, spec)
-    assert list(messages) == [check], messages
+def test_a_fault_fails_its_own_check_and_no_other(factory, spec, check, says):
+    messages = failed(factory, spec)
+    assert list(messages) == [check] or factory in WITH_CONSEQUENCES, messages
     assert says in messages[check]
 
 

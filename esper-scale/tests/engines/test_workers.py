@@ -407,15 +407,8 @@ def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(pair_cou
 @forks
 @pytest.mark.parametrize(("harm", "how"), [(leave, "exited with code 0"), (crash, "was ended by SIGSEGV")])
 def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_traceback(pair_course, harm, how):
-    class Leaving(core_worlds.NoisyHost):
-        left = 3
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            self.left -= self.training
-            return harm(self, inputs) if self.left < 0 else super().forward(inputs)
-
     with pytest.raises(WorkerLost) as caught:
-        pair_course(recipe_with(LOCAL_CONV, host=Leaving))
+        pair_course(recipe_with(LOCAL_CONV, host=core_worlds.turning(partial(harm, nn.Identity()), after=3)))
     (problem,) = caught.value.problems
     assert problem.code == "E403"
     assert f'{how} in "train"; at work was the host, arm "grown", RNG seed ' in problem.message

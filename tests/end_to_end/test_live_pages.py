@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support import browser_driver
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CONTROLS = {"button", "checkbox", "combobox", "link", "radio", "slider", "spinbutton", "switch", "tab", "textbox"}
@@ -32,7 +32,7 @@ def run(tmp_path_factory):
     watch = [*esper, "watch", "--runs-dir", folder]
     with subprocess.Popen(run, cwd=ROOT, stdout=subprocess.DEVNULL) as training:
         try:
-            path = wait_for(lambda: next(folder.glob("*/events.jsonl"), None)).parent
+            path = until(lambda: next(folder.glob("*/events.jsonl"), None), SECONDS).parent
             with subprocess.Popen(watch, stderr=subprocess.PIPE, text=True) as server:
                 try:
                     yield training, next(line.strip() for line in server.stderr if line.startswith("http")), path
@@ -40,15 +40,6 @@ def run(tmp_path_factory):
                     server.kill()
         finally:
             training.kill()
-
-
-def wait_for(attempt, seconds=SECONDS):
-    """What ``attempt`` returns, once it returns something."""
-    end = time.monotonic() + seconds
-    while not (result := attempt()):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    return result
 
 
 @pytest.fixture
@@ -79,7 +70,7 @@ def unnamed_controls(page):
 
 def shows(page, script):
     """Wait until a script is true in the page."""
-    wait_for(lambda: page.evaluate(f"Boolean({script})"))
+    until(lambda: page.evaluate(f"Boolean({script})"), SECONDS)
 
 
 @pytest.mark.parametrize("width", [1280, 360])
@@ -111,7 +102,7 @@ def test_a_page_follows_its_run_and_leaves_what_was_opened_and_scrolled(open_pag
     assert page.evaluate("document.activeElement.id + ' ' + document.activeElement.value") == "moment-step 2"
     assert page.evaluate("[...document.querySelectorAll('#provenance details')].at(-1).open")
     lines = (path / "events.jsonl").read_text().count("\n")
-    wait_for(lambda: (path / "events.jsonl").read_text().count("\n") > lines or process.poll() is not None)
+    until(lambda: (path / "events.jsonl").read_text().count("\n") > lines or process.poll() is not None, SECONDS)
     shows(page, "document.querySelector('#arms svg')")
     assert page.evaluate("document.body.dataset.mine") == "kept"
     assert process.wait(SECONDS) == 0

@@ -245,6 +245,11 @@ class Compilers:
         raise RuntimeError("the backend gave up")
 
 
+def passing_on(look: Callable[[Tensor], Tensor]) -> Callable[[nn.Module], Callable[[Tensor], Tensor]]:
+    """Return a compiler whose passes return ``look(outputs)``."""
+    return lambda model: lambda inputs: look(model(inputs))
+
+
 def test_the_pass_is_compiled_for_each_structure_and_each_environment(compiled):
     compilers = Compilers()
     recipe = compiled(compilers)
@@ -276,14 +281,7 @@ def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_str
 def test_a_compiled_pass_that_fails_later_counts_its_batch_once_in_batch_norm(compiled, caplog):
     """As when torch compiles anew for a batch of another size."""
     numbers = count()
-
-    def compiler(model: nn.Module) -> Callable[[Tensor], Tensor]:
-        def run(inputs: Tensor) -> Tensor:
-            outputs: Tensor = model(inputs)
-            return outputs if next(numbers) != 1 else 1 / 0
-
-        return run
-
+    compiler = passing_on(lambda outputs: outputs if next(numbers) != 1 else 1 / 0)
     pool = Pool(compiled(compiler), ["grown"], 1)
     course(pool, 1)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -305,15 +303,11 @@ def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients
     """Compiling saves and restores torch's generators, so no other lane may draw meanwhile; later it may."""
     held: list[bool] = []
 
-    def compiler(model: nn.Module) -> Callable[[Tensor], Tensor]:
-        def run(inputs: Tensor) -> Tensor:
-            outputs: Tensor = model(inputs)
-            outputs.register_hook(lambda gradient: held.append(environment.network.training_stream._lender is not None))
-            return outputs
+    def hook(outputs: Tensor) -> Tensor:
+        outputs.register_hook(lambda gradient: held.append(environment.network.training_stream._lender is not None))
+        return outputs
 
-        return run
-
-    environment = begin(compiled(compiler, SmoothHost))
+    environment = begin(compiled(passing_on(hook), SmoothHost))
     environment.train()
     assert held == [True, False, False]
 

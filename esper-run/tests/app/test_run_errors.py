@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,13 @@ def folder_in(runs: Path) -> Path:
     return folder
 
 
+def ended(kind: type[BaseException], file: Path, runs: Path) -> tuple[Any, Path]:
+    """Return what a run of this configuration raises, and the run's folder."""
+    with pytest.raises(kind) as caught:
+        run(prepare(file), runs_dir=runs)
+    return caught.value, folder_in(runs)
+
+
 def how_to_resume(folder: Path) -> list[str]:
     resume_it = f"Resume it:  esper resume {shlex.quote(str(folder))}"
     return [f"Run directory: {folder}", f"Report: {folder / 'report.html'}", resume_it]
@@ -61,11 +69,10 @@ def judged(install, configured, tmp_path) -> Path:
 
 
 def test_run_that_a_plugin_ended_can_be_resumed_once_the_plugin_is_fixed(judged, tmp_path) -> None:
-    with pytest.raises(PluginError, match="no good") as caught:
-        run(prepare(judged), runs_dir=tmp_path / "runs")
-    folder = folder_in(tmp_path / "runs")
-    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
-    assert len(hint_of(caught.value)) > 4, "the package to blame is named before"
+    error, folder = ended(PluginError, judged, tmp_path / "runs")
+    assert "no good" in str(error)
+    assert hint_of(error)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+    assert len(hint_of(error)) > 4, "the package to blame is named before"
     assert (folder / "report.html").is_file()
     assert "Run directory:" not in json.loads((folder / "manifest.json").read_text())["reason"]
     with pytest.raises(PluginError) as caught:
@@ -77,13 +84,11 @@ def test_run_that_a_plugin_ended_can_be_resumed_once_the_plugin_is_fixed(judged,
 
 
 def test_run_that_the_governor_stopped_is_stopped_again_with_the_same_message(configured, tmp_path) -> None:
-    with pytest.raises(GovernorStop) as caught:
-        run(prepare(configured(WILD)), runs_dir=tmp_path / "my runs")
-    folder = folder_in(tmp_path / "my runs")
-    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+    error, folder = ended(GovernorStop, configured(WILD), tmp_path / "my runs")
+    assert hint_of(error)[-4:] == [*how_to_resume(folder), FIX_FIRST]
     with pytest.raises(GovernorStop) as once_more:
         resume(prepare(folder / "config.yaml"), read_run(folder))
-    assert str(once_more.value) == str(caught.value)
+    assert str(once_more.value) == str(error)
 
 
 def test_command_prints_how_to_resume_once(judged, tmp_path, esper) -> None:
@@ -94,11 +99,10 @@ def test_command_prints_how_to_resume_once(judged, tmp_path, esper) -> None:
 
 def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
     install.components("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
-    with pytest.raises(PluginError) as caught:
-        run(prepare(configured("reward: failing/judge\nplugins: {disable: [watch]}\n")), runs_dir=tmp_path / "runs")
-    folder = folder_in(tmp_path / "runs")
+    unwatched = configured("reward: failing/judge\nplugins: {disable: [watch]}\n")
+    error, folder = ended(PluginError, unwatched, tmp_path / "runs")
     assert not (folder / "latest").exists()
-    assert hint_of(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]
+    assert hint_of(error)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]
 
 
 @pytest.fixture
@@ -115,19 +119,15 @@ def ended_by(configured, after_step, tmp_path):
             raise error
 
         after_step(2, fail)
-        with pytest.raises(type(error)) as caught:
-            run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "runs")
-        return caught.value, folder_in(tmp_path / "runs")
+        return ended(type(error), configured("checkpoints: {every: 1}"), tmp_path / "runs")
 
     return end
 
 
 def test_signal_ends_a_run_with_a_checkpoint_and_how_to_resume(configured, after_step, tmp_path) -> None:
     after_step(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Interrupted) as caught:
-        run(prepare(configured("checkpoints: {every: 100}")), runs_dir=tmp_path / "runs")
-    folder = folder_in(tmp_path / "runs")
-    assert hint_of(caught.value) == how_to_resume(folder)
+    error, folder = ended(Interrupted, configured("checkpoints: {every: 100}"), tmp_path / "runs")
+    assert hint_of(error) == how_to_resume(folder)
     assert (folder / "latest").read_text() == "000002\n"
 
 

@@ -52,7 +52,7 @@ ALONE = residual("alone", 1)
 BROKEN = bad(fails_on_300)
 
 
-class Pointwise(nn.Module):
+class Pointwise(nn.Sequential):
     """A convolution helps in its first slot, but not behind the mean over positions."""
 
     def __init__(self) -> None:
@@ -62,9 +62,6 @@ class Pointwise(nn.Module):
         self.pool = nn.AdaptiveAvgPool1d(1)
         self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU())
         self.head = nn.Linear(4, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.hidden(self.pool(self.drop(self.stem(inputs)))))
 
 
 def rising(examples: int, seed: int, *, shuffled: bool = False) -> Batch:

@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from esper_core.leyline import PluginError
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
@@ -60,24 +59,16 @@ calls = []
 class Half:
     def factor(self, step, steps):
         calls.append((step, steps))
-        return %s
+        return 0.5
 """
 
 
 def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_small) -> None:
-    install.components("pacer", PACER % "0.5", schedule={"half": "Half"})
+    install.components("pacer", PACER, schedule={"half": "Half"})
     result = run_small("optimizer: {host: {schedule: half}, seed: {schedule: pacer/half}}\n")
     calls = importlib.import_module("esper_pacer").calls
     assert set(calls) == {(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)}  # seeds are born after the first step of three
     assert "schedule: pacer/half" in (result["path"] / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize(("factor", "message"), [("1 / 0", "in step 0 of 3"), ("-1.0", "returned the factor -1.0")])
-def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, message: str, install, run_small) -> None:
-    install.components("pacer", PACER % factor, schedule={"half": "Half"})
-    with pytest.raises(PluginError, match=message) as caught:
-        run_small("optimizer: {host: {schedule: half}}\n")
-    assert 'schedule "pacer/half" (esper-pacer 1.0)' in str(caught.value)
 
 
 PRICED = "reward: {use: team, settings: {price: 30.0}}\n"

@@ -125,18 +125,19 @@ IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).
 
 @pytest.mark.members
 @pytest.mark.parametrize(
-    ("kind", "place", "code", "fault"),
+    ("setting", "place", "code", "fault"),
     [
         ("reward", "reward", "raise SystemExit(0)", "SystemExit on a step of environment 0"),
         ("policy", "act", "import asyncio; raise asyncio.CancelledError()", "CancelledError when it chose actions"),
         ("task", "losses", IN_TORCH, "ValueError when it computed losses"),
+        ("optimizer.host.schedule", "schedule", "1 / 0", "ZeroDivisionError in step 2 of 3"),
     ],
 )
 def test_component_that_the_run_needs_stops_it_at_its_authors_line(
-    kind, place, code, fault, install, configured, run_file
+    setting, place, code, fault, install, configured, run_file
 ):
-    path = install("judges", plugin({place: code}))
-    problem = problem_of(run_file, configured(), f"{kind}=judges/{kind}")
+    path, kind = install("judges", plugin({place: code})), setting.rpartition(".")[2]
+    problem = problem_of(run_file, configured(), f"{setting}=judges/{kind}")
     assert problem.code == "E231"
     assert problem.message.startswith(f'{kind} "judges/{kind}" (esper-judges 1.0) raised {fault}')
     assert (problem.file, problem.line) == (str(path), line_of(code, path.read_text()))

@@ -15,18 +15,7 @@ from esper_core.leyline import GovernorStop, Interrupted, PluginError, RunFolder
 from esper_run.app.compose import prepare
 from esper_run.app.run import resume, run
 from esper_run.runs.records import read_run
-
-FAILING = """
-from pathlib import Path
-from esper_core.leyline import RewardBreakdown
-
-class Reward:
-    def __init__(self, metric): ...
-    def score(self, now, before, twin, twin_before):
-        if now.step >= {step} and not Path({mended!r}).exists():
-            raise RuntimeError("no good")
-        return RewardBreakdown({{"accuracy": 0.5}})
-"""
+from tests.support.hostile_plugin import plugin
 
 WILD = """\
 optimizer: {host: {kind: sgd, weight_decay: 1.0e+30}}
@@ -34,7 +23,6 @@ governor: {rollbacks: 0}
 checkpoints: {every: 1}
 """
 
-JUDGED = "reward: failing/judge\ncheckpoints: {every: 1}\n"
 FIX_FIRST = "Fix the cause first: resuming repeats the failed step."
 
 pytestmark = pytest.mark.members
@@ -63,9 +51,10 @@ def hint_of(error: BaseException) -> list[str]:
 
 @pytest.fixture
 def judged(install, configured, tmp_path) -> Path:
-    """Return the file of a run whose reward fails in its second step, unless a file ``mended`` exists."""
-    install.components("failing", FAILING.format(step=1, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
-    return configured(JUDGED)
+    """Return the file of a run whose reward fails in its third step, unless a file ``mended`` exists."""
+    mended = str(tmp_path / "mended")
+    install("hostile", plugin({"reward": f"if not os.path.exists({mended!r}): raise RuntimeError('no good')"}))
+    return configured("reward: hostile/reward\ncheckpoints: {every: 1}\n")
 
 
 def test_run_that_a_plugin_ended_can_be_resumed_once_the_plugin_is_fixed(judged, tmp_path) -> None:
@@ -97,9 +86,9 @@ def test_command_prints_how_to_resume_once(judged, tmp_path, esper) -> None:
     assert [answer.err.count(f"  {line}\n") for line in how_to_resume(folder_in(tmp_path / "runs"))] == [1, 1, 1]
 
 
-def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
-    install.components("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
-    unwatched = configured("reward: failing/judge\nplugins: {disable: [watch]}\n")
+@pytest.mark.usefixtures("judged")
+def test_run_without_a_report_names_none(configured, tmp_path) -> None:
+    unwatched = configured("reward: hostile/reward\ncheckpoints: {every: 100}\nplugins: {disable: [watch]}\n")
     error, folder = ended(PluginError, unwatched, tmp_path / "runs")
     assert not (folder / "latest").exists()
     assert hint_of(error)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]

@@ -17,14 +17,13 @@ from torch import nn
 
 from esper_core import leyline
 from esper_core.leyline import ActionMask, Observation, Op, PluginError
-from esper_core.leyline.signals import HealthSnapshot, Signals
+from esper_core.leyline.signals import Signals
 from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 from esper_core.settings import ComputeConfig
 from esper_core.trainer import Arm, RunReward
 from esper_core.trainer.forward import ForwardPass
 from esper_run import read_events
 from esper_run.app.compose import prepare
-from esper_run.app.dispatch import health_check
 from tests.support.core_worlds import GERMINATE, bad, begin, make_recipe
 from tests.support.hostile_plugin import RUN, plugin
 
@@ -205,22 +204,6 @@ def test_wrong_output_of_a_blueprint_is_the_fault_of_its_seed_alone(value: str) 
     (lost,) = environment.network.lost.take()
     assert lost.blueprint == "test/bad"
     assert environment.garden.slots["early"].living is None
-
-
-HOOK: Final = """
-from esper_core import hookimpl
-from esper_core.leyline import Level, Verdict
-@hookimpl
-def {hook}: return {value}
-"""
-
-
-@pytest.mark.parametrize("value", ROWS["health"])
-def test_wrong_verdict_of_a_health_check_stops_the_run_and_names_its_plugin(value: str, load, workshop) -> None:
-    plugins = load(workshop.package(HOOK.format(hook="esper_check_health(snapshot)", value=value)))
-    with pytest.raises(PluginError, match=r'E229 plugin "extra" \(esper-extra 0.2.0\) gives no verdict') as refused:
-        health_check(plugins)(HealthSnapshot(0, "grown", 0, SIGNALS))
-    assert refused.value.problems[0].file == str(workshop.folder / "esper_extra.py")
 
 
 PREPARED: Final = [

@@ -27,20 +27,25 @@ def warnings(caplog: pytest.LogCaptureFixture, workshop):
 
 HEALTH = """
 from esper_core import hookimpl
+from esper_core.leyline import Level, Verdict
 @hookimpl
 def esper_check_health(snapshot):
     return {verdict}
 """
+NO_VERDICTS = ["5", "'fine'", "Verdict('hot')", "Verdict(None)", "[Verdict(Level.CALM)]", "False"]
 
 
-RAISED = [("1 / 0", "ZeroDivisionError", "division"), ("exit(0)", "SystemExit", "0")]
-
-
-@pytest.mark.parametrize(("verdict", "error", "text"), RAISED)
-def test_a_health_check_that_raises_is_an_error(load, workshop, verdict, error, text) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "code", "fault"),
+    [
+        ("1 / 0", "E231", "raised ZeroDivisionError in esper_check_health: division"),
+        ("exit(0)", "E231", "raised SystemExit in esper_check_health: 0"),
+        *((value, "E229", "gives no verdict") for value in NO_VERDICTS),
+    ],
+)
+def test_a_health_check_that_raises_or_gives_no_verdict_is_an_error(load, workshop, verdict, code, fault) -> None:
     check = health_check(load(workshop.package(HEALTH.format(verdict=verdict))))
-    message = rf'^E231 plugin "extra" \(esper-extra 0.2.0\) raised {error} in esper_check_health: {text}'
-    with pytest.raises(PluginError, match=message) as refused:
+    with pytest.raises(PluginError, match=rf'^{code} plugin "extra" \(esper-extra 0.2.0\) {fault}') as refused:
         check(SNAPSHOT)
     (problem,) = refused.value.problems
     assert problem.file == str(workshop.folder / "esper_extra.py")

@@ -57,15 +57,22 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageChanged:
-    """A seed changed its stage. ``was`` is None at germination."""
+class _InEpisode:
+    """What events of one environment begin with: ``seed`` is the environment's RNG seed."""
 
     __pydantic_config__ = RECORD
-    type: Literal["stage-changed"] = "stage-changed"
+    type: str
     v: int = EVENT_FORMAT
     round: int
     arm: str
     seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageChanged(_InEpisode):
+    """A seed changed its stage. ``was`` is None at germination."""
+
+    type: Literal["stage-changed"] = "stage-changed"
     step: int
     slot: str
     seed_id: int
@@ -78,15 +85,10 @@ class StageChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFinished:
+class StepFinished(_InEpisode):
     """One environment finished a step: its measurements, reward, and the action that followed."""
 
-    __pydantic_config__ = RECORD
     type: Literal["step-finished"] = "step-finished"
-    v: int = EVENT_FORMAT
-    round: int
-    arm: str
-    seed: int
     step: int
     signals: Signals
     reward: Mapping[str, float] = field(default_factory=dict)
@@ -94,15 +96,10 @@ class StepFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedLost:
+class SeedLost(_InEpisode):
     """A seed failed and was removed: the package of its blueprint, and what happened."""
 
-    __pydantic_config__ = RECORD
     type: Literal["seed-lost"] = "seed-lost"
-    v: int = EVENT_FORMAT
-    round: int
-    arm: str
-    seed: int
     step: int
     slot: str
     blueprint: str
@@ -115,15 +112,10 @@ class SeedLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GovernorActed:
+class GovernorActed(_InEpisode):
     """The governor acted on an environment."""
 
-    __pydantic_config__ = RECORD
     type: Literal["governor-acted"] = "governor-acted"
-    v: int = EVENT_FORMAT
-    round: int
-    arm: str
-    seed: int
     step: int
     act: str
     """``warn``, ``early-stop``, ``roll-back`` or ``stop``."""
@@ -139,15 +131,10 @@ class GovernorActed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeFinished:
+class EpisodeFinished(_InEpisode):
     """An episode ended: the resulting network, evaluated once on the test split."""
 
-    __pydantic_config__ = RECORD
     type: Literal["episode-finished"] = "episode-finished"
-    v: int = EVENT_FORMAT
-    round: int
-    arm: str
-    seed: int
     test_loss: float
     test_metric: float
     test_last: float | None = None

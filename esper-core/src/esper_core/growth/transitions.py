@@ -80,9 +80,8 @@ class Rules:
         """Return the blueprint that is to germinate in the slot; an error says why it cannot."""
         variety = self.varieties[slot.name].get(blueprint)
         if variety is not None and (why := self.reason_closed(slot, variety)):
-            ops = frozenset[Op]().union(*self.ops_by_blueprint(slot).values()) or {Op.WAIT}
-            legal, state = [op.value for op in ops], slot.state.value
-            raise LifecycleError(kind="slot", state=state, event="germinate", legal=legal, name=slot.name, why=why)
+            legal = frozenset[Op]().union(*self.ops_by_blueprint(slot).values())
+            raise LifecycleError(kind="slot", state=slot.state, event="germinate", legal=legal, name=slot.name, why=why)
         if variety is None or (why := self.reason_not_allowed(slot, variety)):
             message = f'"{blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             names = self.fitting(slot)
@@ -158,8 +157,8 @@ class Rules:
     def refuse(self, slot: Slot, seed: Seed, op: Op) -> None:
         """Raise a LifecycleError if the seed's stage allows the op, and its alpha or a gate does not."""
         if may(seed.stage, EVENT_OF_OP[op]) and (why := self.reason_op_not_allowed(seed, op)):
-            legal = [op.value for op in self.ops_by_blueprint(slot)[seed.blueprint]]
-            raise LifecycleError(kind="seed", state=seed.stage.value, event=op.value, legal=legal, why=why)
+            legal = self.ops_by_blueprint(slot)[seed.blueprint]
+            raise LifecycleError(kind="seed", state=seed.stage, event=op, legal=legal, why=why)
 
     def seeds_meant(self, slot: Slot, action: Action) -> tuple[Seed, ...]:
         """Return the seeds that ``action``, other than a germination, applies to.
@@ -169,9 +168,7 @@ class Rules:
         seeds = slot.nursery
         if not seeds:
             legal = ["germinate"] if slot.state is SlotState.FREE else []
-            raise LifecycleError(
-                kind="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
-            )
+            raise LifecycleError(kind="slot", state=slot.state, event=action.op, legal=legal, name=slot.name)
         named = action.blueprint if "blueprint" in ARGUMENTS[action.op] else None
         if named is None:
             ops = self.ops_by_blueprint(slot)

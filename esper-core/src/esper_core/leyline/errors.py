@@ -105,11 +105,10 @@ class LifecycleError(GrowthError):
         kind: str,
         state: str,
         event: str,
-        legal: Sequence[str],
+        legal: Iterable[str],
         name: str | None = None,
         why: str | None = None,
     ) -> None:
-        self.state, self.legal = state, tuple(legal)
         subject = f'{kind} "{name}"' if name else kind
         because = f": {why}" if why else ""
         message = f"{event} is not possible for a {subject} that is {state}{because}"

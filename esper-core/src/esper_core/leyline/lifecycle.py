@@ -100,8 +100,8 @@ def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:
     try:
         return SLOT_TABLE[state, event]
     except KeyError:
-        legal = [e.value for (s, e) in SLOT_TABLE if s is state]
-        raise LifecycleError(kind="slot", state=state.value, event=event.value, legal=legal) from None
+        legal = [e for (s, e) in SLOT_TABLE if s is state]
+        raise LifecycleError(kind="slot", state=state, event=event, legal=legal) from None
 
 
 def next_stage(stage: Stage, event: SeedEvent) -> Stage:
@@ -109,8 +109,8 @@ def next_stage(stage: Stage, event: SeedEvent) -> Stage:
     try:
         return SEED_TABLE[stage, event]
     except KeyError:
-        legal = [e.value for (s, e) in SEED_TABLE if s is stage]
-        raise LifecycleError(kind="seed", state=stage.value, event=event.value, legal=legal) from None
+        legal = [e for (s, e) in SEED_TABLE if s is stage]
+        raise LifecycleError(kind="seed", state=stage, event=event, legal=legal) from None
 
 
 def may(stage: Stage, event: SeedEvent) -> bool:

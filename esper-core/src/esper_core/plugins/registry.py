@@ -136,8 +136,7 @@ class Registry:
             return claims[0].configured(settings)
         if claims:
             raise lookup_errors.ambiguous(kind, name, context, claims)
-        self._check_withheld(kind, name, context)
-        raise self._unknown(kind, name, context)
+        raise self._missing(kind, name, context)
 
     def match(self, kind: ComponentKind, pattern: str, *, context: str = "") -> tuple[Component, ...]:
         """Return the components that a name or a glob matches: ``conv_*``, ``blueprints/*``; at least one.
@@ -155,27 +154,20 @@ class Registry:
             and not getattr(component.spec, "reads_layer", False)
         ]
         if not components:
-            self._check_withheld(kind, pattern, context)
-            raise self._unknown(kind, pattern, context, is_pattern=True)
+            raise self._missing(kind, pattern, context, is_pattern=True)
         return tuple(components)
 
     def find_any(self, name: str) -> tuple[Component, ...]:
         """Return the components of all kinds that have a name, at least one; errors as for ``find``."""
         components = tuple(component for component in self._components if name in (component.id, component.short))
         if not components:
-            self._check_withheld(None, name, "")
-            raise self._unknown(None, name, "")
+            raise self._missing(None, name, "")
         return components
 
-    def _unknown(
+    def _missing(
         self, kind: ComponentKind | None, name: str, context: str, *, is_pattern: bool = False
-    ) -> lookup_errors.UnknownComponent:
-        return lookup_errors.unknown_component(
-            kind, name, context, self._components, self._records, is_pattern=is_pattern
-        )
-
-    def _check_withheld(self, kind: ComponentKind | None, name: str, context: str) -> None:
-        """Raise if the name belongs to a plugin that is installed but not active."""
+    ) -> lookup_errors.UnknownComponent | lookup_errors.UnusableComponent:
+        """Return the error for a name that no active plugin provides; its plugin may be installed and not active."""
         plugin, slash, _ = name.rpartition("/")
         owners = {
             component.plugin
@@ -187,7 +179,10 @@ class Registry:
         owners -= {record.id for record in self._records if record.status == "active"}
         for record in self._records:
             if record.id in owners:
-                raise lookup_errors.unusable(kind, name, context, record)
+                return lookup_errors.unusable(kind, name, context, record)
+        return lookup_errors.unknown_component(
+            kind, name, context, self._components, self._records, is_pattern=is_pattern
+        )
 
 
 def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:

@@ -63,10 +63,6 @@ class Example:
         first = next((tensor for tensor in tensors_in(batch) if tensor.ndim), None)
         return cls(batch, 0 if first is None else len(first))
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors of the batch, in its own order."""
-        return tensors_in(self.batch)
-
     def map(self, change: Callable[[Tensor], Any]) -> Any:
         """Return the batch with every tensor in it changed."""
         return map_tensors(self.batch, change)

@@ -131,14 +131,14 @@ def _watch(model: nn.Module, example: Example) -> tuple[dict[str, _Seen], set[in
     def enter(module: nn.Module, args: Any) -> None:
         held.append(args)
         if _is_layer(module):
-            for tensor in Example.of(args).tensors():
+            for tensor in Example.tensors_in(args):
                 readers.setdefault(id(tensor), []).append(_follows(module))
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
         held.append(output)
         if _is_layer(module) and next(module.parameters(), None) is not None:
             last[0] = module
-        tensor = next(Example.of(output).tensors(), None)
+        tensor = next(Example.tensors_in(output), None)
         if tensor is not None and name:
             seen.pop(name, None)
             seen[name] = _Seen(name, module, tensor, last[0])
@@ -152,7 +152,7 @@ def _watch(model: nn.Module, example: Example) -> tuple[dict[str, _Seen], set[in
     for record in seen.values():
         by = readers.get(id(record.output), [])
         record.enters = _is_layer(record.module) and bool(by) and all(by) and not _activates(record.module)
-    return seen, {id(tensor) for tensor in Example.of(held[-1]).tensors()}
+    return seen, {id(tensor) for tensor in Example.tensors_in(held[-1])}
 
 
 def _is_layer(module: nn.Module) -> bool:

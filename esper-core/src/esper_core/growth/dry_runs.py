@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 HOME: Final = "_esper"
 """Name of the child that a graft adds to a module: its slot."""
 
-_KIND_BY_DIMENSIONS: Final[dict[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
 _FEATURES_LAST: Final = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.MultiheadAttention)
-_DIMENSIONS: Final = {"vector": 2, "sequence": 3, "tokens": 3, "image": 4}
+DIMENSIONS: Final = {"vector": 2, "sequence": 3, "tokens": 3, "image": 4}
+"""Dimensions of a batch by the kind of its site."""
 
 _FIXED_BUFFERS: Final = ("torch.nn.", "esper_core.")
 """Packages whose modules have all of their buffers from the beginning."""
@@ -292,7 +292,7 @@ def _observed(
             name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
         )
     kind = place.kind or _kind(model, place.at, hidden)
-    if kind is None or hidden.ndim != _DIMENSIONS[kind]:
+    if kind is None or hidden.ndim != DIMENSIONS[kind]:
         hint = f"Received: shape {tuple(hidden.shape)}"
         if kind is None and hidden.ndim == 4:
             hint += ". An image is (N, C, H, W), and here the features seem to come last"
@@ -375,7 +375,7 @@ def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
     layer with parameters does, inside the module or before it: which dimension is as long as its parameters.
     """
     if hidden.ndim not in (3, 4):
-        return _KIND_BY_DIMENSIONS.get(hidden.ndim)
+        return "vector" if hidden.ndim == 2 else None
     modules = [(name, module) for name, module in model.named_modules() if not is_grown(name)]
     start = next(place for place, (name, _) in enumerate(modules) if name == at)
     end = start + sum(name.startswith(f"{at}.") for name, _ in modules)

@@ -18,7 +18,7 @@ import torch
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from esper_core.growth.dry_runs import HOME
+from esper_core.growth.dry_runs import DIMENSIONS, HOME
 from esper_core.growth.examples import OutputPart  # noqa: TC001  pydantic reads it
 from esper_core.growth.seeds import LABEL, Alpha, Presence
 from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers, slots_of
@@ -49,8 +49,6 @@ _STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {
 _WIDTH: Final = 1024
 """A journal in a state dict has a multiple of this length: torch.distributed.checkpoint loads a tensor into one of the
 same size, and a later journal differs from an earlier one by some digits."""
-
-_DIMENSIONS: Final[dict[SiteKind, int]] = {"vector": 1, "sequence": 2, "tokens": 2, "image": 3}
 
 # Other readers of JSON take numbers as floats, which hold each whole number up to this one.
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -236,7 +234,7 @@ def _contradictions(network: Network) -> Iterator[str]:
     entries: tuple[SlotEntry | Growth, ...] = (*network.slots, *network.seeds)
     for entry in entries:
         shape, kind = entry.example_shape, entry.kind
-        if shape is not None and (kind is None or len(shape) != _DIMENSIONS[kind]):
+        if shape is not None and (kind is None or len(shape) + 1 != DIMENSIONS[kind]):
             yield f"example_shape is {shape}, and kind {kind}"
     for slot in network.slots:
         seeds = [seed for seed in network.seeds if seed.slot == slot.name]

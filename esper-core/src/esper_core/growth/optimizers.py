@@ -434,18 +434,14 @@ class OptimizerKeeper:
         wrong = [name for key, name in named.items() if owners[key] != 1]
         return wrong + ["a parameter that is not in the model" for key in owners if key not in named]
 
-    @classmethod
-    def _step_alone(cls, owner: OwnedParameters, scaler: GradScaler | None) -> None:
-        cls._prepare_alone(owner, scaler)
-        owner.step(scaler)
-
     @staticmethod
-    def _prepare_alone(owner: OwnedParameters, scaler: GradScaler | None) -> None:
+    def _step_alone(owner: OwnedParameters, scaler: GradScaler | None) -> None:
         owner.unscale(scaler)
         if owner.settings is not None:
             owner.collect_gradients(scaled=scaler is not None)
             if owner.settings.clip_norm is not None:
                 clip_grad_norm_(owner.parameters, owner.settings.clip_norm)
+        owner.step(scaler)
 
 
 def overflow_together(owners: Sequence[OwnedParameters]) -> None:

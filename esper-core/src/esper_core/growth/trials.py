@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import Site
 
 
-BATCH = 4
+BATCH: Final = 4
+"""Examples on which a block is tried."""
+
 LEARNING_RATE = 0.05
 
 
@@ -132,9 +134,6 @@ class Draws(IntEnum):
     """In the backward pass, too, or the forward pass is recomputed there."""
 
 
-EXAMPLES: Final = 4
-"""The batch on which a block is tried."""
-
 DRAWING: Final = (
     nn.Dropout,
     nn.Dropout1d,
@@ -173,7 +172,7 @@ def draws_of_variety(
     """Return when a block of the blueprint at ``site`` draws, tried on images in ``memory_format``."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
         block = variety.build_alone(site).to(device)
-        inputs = torch.randn(EXAMPLES, *variety.spec.input_shape(site), device=device)
+        inputs = torch.randn(BATCH, *variety.spec.input_shape(site), device=device)
         if site.kind == "image":
             inputs = inputs.contiguous(memory_format=memory_format)
     with variety.guard():

@@ -116,10 +116,8 @@ class Counterfactuals:
         """Yield the outputs of passes in which everything is run, each from the same buffers."""
         kept = KeptBuffers(self.model)
         for place in left_out:
-            try:
+            with kept:
                 outputs, _ = run(place)
-            finally:
-                kept.put_back()
             yield outputs
 
     def _replayed(self, trace: _Trace, left_out: list[Place | None], run: Run) -> Iterator[Any]:
@@ -139,17 +137,16 @@ class Counterfactuals:
         """Return the calls of a pass of the network as it is; _NoReplayError if there can be no replay."""
         if any(hasattr(module, "_orig_mod") for module in self.model.modules()):
             raise _NoReplayError(COMPILED)
-        trace, kept = _Trace(self.model), KeptBuffers(self.model)
+        trace = _Trace(self.model)
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:
-            with _replaced_forwards(_traceable(self.model), trace.watch):
-                _, drew = run(None)
-            buffers = zip(self.model.buffers(), before, strict=True)
-            changed = any(now is not was or not _same_bits(now, value) for now, (was, value) in buffers)
+            with KeptBuffers(self.model):
+                with _replaced_forwards(_traceable(self.model), trace.watch):
+                    _, drew = run(None)
+                buffers = zip(self.model.buffers(), before, strict=True)
+                changed = any(now is not was or not _same_bits(now, value) for now, (was, value) in buffers)
         except Exception as error:
             raise _NoReplayError("traced, it " + describe_error(error)) from error
-        finally:
-            kept.put_back()
         living = sorted(slot.name for slot in slots_of(self.model).each() if slot.living is not None)
         reasons = {COMPILED: trace.compiled, STATE: changed, NOISE: drew, UNCALLED: sorted(trace.called) != living}
         if obstacles := [reason for reason, holds in reasons.items() if holds]:

@@ -42,7 +42,7 @@ class KeptBuffers:
     """The buffers of a model as they were when this was made, without those of the modules in ``without``.
 
     Some layers fill a buffer, some replace it by another tensor, and some have none until the first pass; ``put_back``
-    undoes each of these.
+    undoes each of these, and so does the end of a ``with`` block.
     """
 
     def __init__(self, model: nn.Module, *, without: Iterable[nn.Module] = ()) -> None:
@@ -58,6 +58,12 @@ class KeptBuffers:
             for module in modules
             if not type(module).__module__.startswith(_FIXED_BUFFERS)
         ]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.put_back()
 
     def put_back(self) -> None:
         """Restore every buffer: the object and its value."""
@@ -108,13 +114,10 @@ def split_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, A
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Run the ``with`` block without gradients; restore buffers, random generators and torch's settings after it."""
-    kept = KeptBuffers(model)
     # Else a model that draws from Python's generator would differ from itself from pass to pass.
-    with torch.no_grad(), RandomStream(0, device_of(model)), Guard("", Scope.PROCESS, report=lambda _: None):
-        try:
-            yield
-        finally:
-            kept.put_back()
+    guard = Guard("", Scope.PROCESS, report=lambda _: None)
+    with torch.no_grad(), RandomStream(0, device_of(model)), guard, KeptBuffers(model):
+        yield
 
 
 @contextmanager
@@ -133,12 +136,8 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run the ``with`` block in evaluation mode; restore each module's mode, and the buffers, after it."""
-    kept = KeptBuffers(model)
-    try:
-        with in_mode(model, training=False):
-            yield
-    finally:
-        kept.put_back()
+    with KeptBuffers(model), in_mode(model, training=False):
+        yield
 
 
 def device_of(model: nn.Module) -> torch.device:

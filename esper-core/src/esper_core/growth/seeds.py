@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from esper_core.growth.dry_runs import KeptBuffers, device_of
+from esper_core.growth.dry_runs import KeptBuffers, device_of, evaluating
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import SeedFault, describe_error
 from esper_core.leyline.actions import Blend
@@ -168,15 +168,10 @@ def in_shape(outputs: Tensor, inputs: Tensor) -> Tensor:
 def changes_at_birth(block: nn.Module, site: Site) -> bool:
     """Return whether a newborn block noticeably changes random inputs; the block is not changed."""
     tensor = next((tensor for tensor in block.parameters() if tensor.is_floating_point()), torch.zeros(()))
-    kept, training = KeptBuffers(block), block.training
-    try:
-        with torch.no_grad(), RandomStream(derive_seed(0, "trial"), tensor.device):
-            inputs = torch.randn(2, *site.example_shape, device=tensor.device, dtype=tensor.dtype)
-            # In evaluation, since dropout is no change at birth; on a copy, since a block may write to its input.
-            outputs = block.eval()(inputs.clone())
-    finally:
-        block.train(training)
-        kept.put_back()
+    # In evaluation, since dropout is no change at birth.
+    with evaluating(block), torch.no_grad(), RandomStream(derive_seed(0, "trial"), tensor.device):
+        inputs = torch.randn(2, *site.example_shape, device=tensor.device, dtype=tensor.dtype)
+        outputs = block(inputs.clone())  # a copy, since a block may write to its input
     if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape:
         return True  # it is refused elsewhere
     # Negated, so that NaN counts as a change.
@@ -303,15 +298,11 @@ def inform(
 
     ``loss`` runs the model on a batch, in training mode, with random numbers from ``stream``; buffers are put back.
     """
-    kept = KeptBuffers(model)
-    try:
-        with stream, torch.enable_grad(), tap() as tapped:
-            mean = loss(model)
-            ((hidden, inputs),) = tapped
-            # ``backward`` would leave gradients in the host's parameters.
-            (gradients,) = torch.autograd.grad(mean, [hidden])
-    finally:
-        kept.put_back()
+    with KeptBuffers(model), stream, torch.enable_grad(), tap() as tapped:
+        mean = loss(model)
+        ((hidden, inputs),) = tapped
+        # ``backward`` would leave gradients in the host's parameters.
+        (gradients,) = torch.autograd.grad(mean, [hidden])
     informed: Any = block
     with stream, torch.no_grad():
         informed.inform((inputs if adapts else hidden).detach(), gradients)

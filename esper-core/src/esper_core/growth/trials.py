@@ -150,16 +150,15 @@ DRAWING: Final = (
 
 def draws_of(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
     """Return when ``model``, which is not changed, draws random numbers; ``loss`` runs it on a few examples."""
-    was, kept = model.training, KeptBuffers(model)
+    was = model.training
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
-        with RandomStream(0, device_of(model)), torch.enable_grad():
+        with KeptBuffers(model), RandomStream(0, device_of(model)), torch.enable_grad():
             training = _tried(model.train(), loss)
             with torch.no_grad():  # as in evaluation; recurrent layers have no backward pass there on a GPU
                 evaluation = _tried(model.eval(), loss)
     finally:
         model.train(was)
-        kept.put_back()
         for parameter, gradient in gradients:
             parameter.grad = gradient
     declared = any(isinstance(module, DRAWING) or _drops_out(module) for module in model.modules())

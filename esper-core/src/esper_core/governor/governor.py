@@ -99,9 +99,9 @@ class Governor:
     def __init__(
         self, settings: GovernorConfig | None = None, *, metric: Metric | None = None, faults: FaultBook | None = None
     ) -> None:
-        self._settings = GovernorConfig() if settings is None else settings
+        self._settings = settings or GovernorConfig()
         self._metric = metric
-        self._faults = FaultBook() if faults is None else faults
+        self._faults = faults or FaultBook()
         self._watch = MutationWatch(self._settings.watch_steps)
         self._snapshots = Snapshots(self._settings.copies)
         self._history, self._rollbacks = LossHistory(), 0

@@ -163,7 +163,7 @@ class Environment:
         self.seconds = 0.0, 0.0
         self.signals: Signals | None = None
         self._implants = implants
-        self._faults = FaultBook() if faults is None else faults
+        self._faults = faults or FaultBook()
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device, recipe.reports.host)
         self._operations = OperationCount(recipe.network.operations)
         self.feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)

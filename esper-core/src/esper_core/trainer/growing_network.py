@@ -182,7 +182,7 @@ class GrowingNetwork:
     ) -> None:
         self.model, self.keeper, self._draws = model, keeper, settings.draws
         growth, varieties = settings.growth, settings.varieties
-        faults = FaultBook() if faults is None else faults
+        faults = faults or FaultBook()
         self.governor = Governor(settings.governor, metric=settings.metric, faults=faults)
         device, deterministic = device_of(model), self._draws is Draws.NEVER
         self.garden = Garden(

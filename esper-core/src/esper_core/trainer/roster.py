@@ -28,7 +28,7 @@ class Roster(Protocol[M]):
     def __init__(self, environments: Sequence[M], pool_size: int, faults: FaultBook | None = None) -> None:
         self.environments = list(environments)
         self._pool_size = pool_size
-        self.faults = FaultBook() if faults is None else faults
+        self.faults = faults or FaultBook()
 
     @property
     def latest(self) -> list[Signals]:

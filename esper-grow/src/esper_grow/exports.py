@@ -66,7 +66,7 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
     plain, grown = _plain_copy(model)
     if example is not None:
         batch = Example.of(example)
-        if not Host(plain).has_outputs(Host(model).outputs(batch), batch):
+        if not Host(plain).has_outputs_of(model, batch):
             message = "the outputs of the exported network differ from those of the model"
             raise _refusal(message)
     if path is not None:

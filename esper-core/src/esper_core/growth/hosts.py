@@ -77,13 +77,9 @@ class Host:
         """
         rebuild(self.model, network, state, find, source=source)
 
-    def outputs(self, example: Example) -> dict[bool, Any]:
-        """Return its outputs in training (True) and in evaluation; GraftError if it raises."""
-        return plain_outputs(self.model, example)
-
-    def has_outputs(self, expected: Mapping[bool, Any], example: Example) -> bool:
-        """Return whether it has the expected outputs, but for rounding."""
-        return alike(expected, self.outputs(example))
+    def has_outputs_of(self, other: nn.Module, example: Example) -> bool:
+        """Return whether it has the outputs of another model, but for rounding; GraftError if one of them raises."""
+        return alike(plain_outputs(other, example), plain_outputs(self.model, example))
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters by name, without those of seeds."""

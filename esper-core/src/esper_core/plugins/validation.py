@@ -38,15 +38,6 @@ def hook_manager() -> pluggy.PluginManager:
     return manager
 
 
-def known_hooks() -> Mapping[str, tuple[str, ...]]:
-    """Return the names of the arguments of each hook."""
-    return {
-        name: tuple(inspect.signature(hook).parameters)
-        for name, hook in vars(spec).items()
-        if name.startswith(_PREFIX) and inspect.isfunction(hook)
-    }
-
-
 def validate_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:
     """Return the candidate with its hooks; stopped if one of them would not work."""
     examined = attempt(lambda: _examine(manager, candidate))
@@ -76,7 +67,7 @@ def _problem(candidate: PluginCandidate, code: str, message: str, function: Hook
 
 def _examine(manager: pluggy.PluginManager, candidate: PluginCandidate) -> tuple[dict[str, Hook], list[Problem]]:
     """Return the hooks that a plugin implements and what is wrong with its functions."""
-    arguments_of = known_hooks()
+    arguments_of = {name: hook.spec.argnames for name, hook in vars(manager.hook).items() if hook.spec is not None}
     hooks: dict[str, Hook] = {}
     problems: list[Problem] = []
     for name in dir(candidate.plugin):

@@ -78,7 +78,10 @@ class MutationWatch:
 
         ``acting`` names the slots whose living seeds act on the host.
         """
-        suspects = [Culprit(mutation, _acts(mutation, acting)) for mutation in self._mutations]
+        suspects = [
+            Culprit(mutation, mutation.op is Op.FOSSILISE or (mutation.op is not Op.PRUNE and mutation.slot in acting))
+            for mutation in self._mutations
+        ]
         # A prune changes the host as well, but there is no seed left to blame.
         reached = [suspect for suspect in suspects if suspect.blamed or suspect.mutation.op is Op.PRUNE]
         return next(reversed(reached or suspects), None)
@@ -112,9 +115,3 @@ def op_of(change: Transition) -> Op | None:
     if change.now is Stage.DRAINING or (change.now is Stage.PRUNED and change.was is not Stage.DRAINING):
         return Op.PRUNE
     return None
-
-
-def _acts(mutation: Mutation, acting: Collection[str]) -> bool:
-    if mutation.op in (Op.FOSSILISE, Op.PRUNE):
-        return mutation.op is Op.FOSSILISE
-    return mutation.slot in acting

@@ -404,7 +404,7 @@ class OptimizerKeeper:
             # Without gradients nothing was unscaled, and ``update`` would raise.
             scaler.update()
 
-    def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
+    def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None) -> None:
         """Take one step of one seed from gradients in the order of its owner; they are dropped afterwards.
 
         ``scaler`` is the seed's own, by which the loss was scaled.

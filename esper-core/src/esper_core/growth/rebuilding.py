@@ -204,7 +204,7 @@ def implant(
     varieties: Mapping[str, Sequence[Variety]],
     *,
     seed: int,
-    probe: Callable[[nn.Module], Tensor] | None = None,
+    probe: Callable[[nn.Module], Tensor] | None,
 ) -> None:
     """Put newborn blocks into the empty slots of ``model`` as if they had been fossilised there.
 

@@ -165,9 +165,7 @@ def draws_of(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
     return max(training, evaluation, Draws.FORWARD if declared else Draws.NEVER)
 
 
-def draws_of_variety(
-    variety: Variety, site: Site, device: torch.device, *, memory_format: torch.memory_format = torch.contiguous_format
-) -> Draws:
+def draws_of_variety(variety: Variety, site: Site, device: torch.device, memory_format: torch.memory_format) -> Draws:
     """Return when a block of the blueprint at ``site`` draws, tried on images in ``memory_format``."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
         block = variety.build_alone(site).to(device)

@@ -126,12 +126,7 @@ def _damage_problem(distribution: Distribution, error: Exception) -> Problem:
     return Problem("E223", message, hint=f"Install it again:  pip install --force-reinstall {name or 'PACKAGE'}")
 
 
-def admit(
-    entry_points: Iterable[EntryPointInfo],
-    *,
-    disable: Iterable[str] = (),
-    safe_mode: bool = False,
-) -> list[PluginCandidate]:
+def admit(entry_points: Iterable[EntryPointInfo], *, disable: Iterable[str], safe_mode: bool) -> list[PluginCandidate]:
     """Return a candidate for each entry point; those that may not be imported are stopped, with the reason.
 
     Args:

@@ -38,7 +38,7 @@ def unknown_component(
     components: Sequence[Component],
     records: Sequence[PluginRecord],
     *,
-    is_pattern: bool = False,
+    is_pattern: bool,
 ) -> UnknownComponent:
     """Return the error for a name, or a pattern, that fits no component.
 

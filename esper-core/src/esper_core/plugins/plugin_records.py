@@ -201,11 +201,11 @@ class PluginRecord(Packaged):
     package: str
     version: str
     origin: str
-    hooks: tuple[str, ...] = ()
-    components: tuple[str, ...] = ()
-    status: Status = "active"
-    problems: tuple[Problem, ...] = ()
-    sha256: str | None = None
+    hooks: tuple[str, ...]
+    components: tuple[str, ...]
+    status: Status
+    problems: tuple[Problem, ...]
+    sha256: str | None
 
     @property
     def title(self) -> str:

@@ -93,10 +93,10 @@ class Registry:
 
     def __init__(
         self,
-        components: Iterable[Component] = (),
+        components: Iterable[Component],
         *,
-        records: Sequence[PluginRecord] = (),
-        withheld: Iterable[Component] = (),
+        records: Sequence[PluginRecord],
+        withheld: Iterable[Component],
     ) -> None:
         """Collect the components of the active plugins.
 

@@ -132,7 +132,7 @@ class Recipe:
         for slot in slots_of(host).each():
             for variety in self.network.varieties.get(slot.name, ()):
                 assert slot.site is not None
-                outcome = attempt(partial(draws_of_variety, variety, slot.site, device, memory_format=images))
+                outcome = attempt(partial(draws_of_variety, variety, slot.site, device, images))
                 if outcome.error is not None and images is not torch.contiguous_format:
                     raise outcome.error  # the block works in the plain layout alone
                 # A block that fails here will fail where its seed is born, and is a lost seed there.

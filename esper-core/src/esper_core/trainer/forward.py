@@ -55,7 +55,7 @@ class ForwardPass:
     ``host`` names the host in messages.
     """
 
-    def __init__(self, settings: ComputeConfig, task: Task, device: torch.device, host: str = "the host") -> None:
+    def __init__(self, settings: ComputeConfig, task: Task, device: torch.device, host: str) -> None:
         self._task = task
         self._host = host
         self._device = device

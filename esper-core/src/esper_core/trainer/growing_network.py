@@ -163,8 +163,8 @@ class GrowingNetwork:
         settings: What may grow, and by which rules.
         seed: RNG seed of this network.
         probe: Mean loss on some training data, for blueprints that choose their first weights by it.
-        faults: Counts failures of blueprints over all networks of the run; None: of this one alone.
         outputs: Computes the outputs of a batch.
+        faults: Counts failures of blueprints over all networks of the run; None: of this one alone.
         compile_host: Makes what runs the host's training pass compiled; None: it runs as written.
     """
 
@@ -176,8 +176,8 @@ class GrowingNetwork:
         *,
         seed: int,
         probe: Callable[[nn.Module], Tensor],
+        outputs: Callable[[nn.Module, Tensor], Tensor],
         faults: FaultBook | None = None,
-        outputs: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__,
         compile_host: Callable[[Garden], CompiledHost] | None = None,
     ) -> None:
         self.model, self.keeper, self._draws = model, keeper, settings.draws

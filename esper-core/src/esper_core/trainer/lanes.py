@@ -118,11 +118,7 @@ class Lanes:
             self._workers.shutdown()
 
 
-def lanes_for(
-    devices_E: Sequence[torch.device],
-    lanes: int | None = None,
-    on_turn: Callable[[int], None] = lambda pool_index: None,
-) -> Lanes:
+def lanes_for(devices_E: Sequence[torch.device], lanes: int | None, on_turn: Callable[[int], None]) -> Lanes:
     """Return lanes for environments: ``lanes`` threads on a CPU, or streams on each GPU; None: as many as fit."""
     if any(device.type == "cuda" for device in devices_E):
         return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream), on_turn=on_turn)

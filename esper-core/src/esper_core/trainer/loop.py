@@ -176,9 +176,9 @@ class Stepper:
     pool: Roster[Any]
     score: Score | None
     check_health: Callable[[HealthSnapshot], Verdict]
-    bus: Bus = field(default_factory=Bus)
+    bus: Bus
+    packages: Mapping[str, str]
     clock: Clock = field(default_factory=Clock)
-    packages: Mapping[str, str] = field(default_factory=dict)
 
     def advance(self, step: int) -> StepResult:
         """Train every environment for one step, measure, heal, judge, roll back where necessary, and reward.

@@ -1,4 +1,4 @@
-"""Read files from untrusted sources: the files of runs, saved networks and configurations; and name runs.
+"""Read files from untrusted sources: the files of runs, saved networks and configurations.
 
 A run directory can come from anywhere, so one of its files may be anything. Every file of a run is opened by
 ``open_regular`` or ``append_regular``, which refuse folders, pipes, sockets and devices instead of waiting for them,
@@ -128,12 +128,3 @@ def _require_regular(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.filemode(status.st_mode)[0], "a device")
         raise OSError(errno.EINVAL, f"expected a regular file, received {kind}", str(path))
-
-
-def words_of(id_: str) -> str:
-    """Return an id without its time.
-
-    >>> words_of("20261121-101512-quiet-otter")
-    'quiet-otter'
-    """
-    return re.sub(r"^\d{8}-\d{6}-", "", id_)

@@ -6,9 +6,7 @@ checkpoints. RunInfo, PluginConfig and RunOutcome: what hooks receive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from esper_core.leyline.actions import Action, ActionMask
@@ -16,7 +14,7 @@ from esper_core.leyline.signals import Observation, RewardBreakdown
 from esper_core.leyline.specs import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -265,16 +263,3 @@ class PluginConfig:
     """The configuration of a run: ``values`` is that of config.yaml, with full names and defaults."""
 
     values: Mapping[str, Any]
-
-
-def frozen(value: Any) -> Any:
-    """Return a read-only copy of plain data: mapping views and tuples.
-
-    >>> frozen({"slots": [1, 2]})["slots"]
-    (1, 2)
-    """
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: frozen(child) for key, child in value.items()})
-    if isinstance(value, list | tuple):
-        return tuple(frozen(child) for child in value)
-    return value

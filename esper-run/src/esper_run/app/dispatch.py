@@ -7,17 +7,19 @@ an observer is reported once (E228) and the run goes on; a fault of a health che
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.events import Event, GovernorActed, StageChanged, StepFinished, UpdateFinished
-from esper_core.leyline.protocols import PluginConfig, frozen
+from esper_core.leyline.protocols import PluginConfig
 from esper_core.leyline.signals import Level, Verdict, most_severe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from esper_core.leyline.protocols import RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
@@ -39,6 +41,19 @@ OBSERVER_HOOKS: Final = (
     "esper_step_finished",
     *EVENT_HOOKS.values(),
 )
+
+
+def frozen(value: Any) -> Any:
+    """Return a read-only copy of plain data: mapping views and tuples.
+
+    >>> frozen({"slots": [1, 2]})["slots"]
+    (1, 2)
+    """
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: frozen(child) for key, child in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(frozen(child) for child in value)
+    return value
 
 
 def _warn(hook: PluginHook, error: BaseException, consequence: str) -> None:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from esper_core.leyline.errors import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.files import append_regular, refuse_special
-from esper_core.leyline.protocols import RunInfo, RunOutcome, frozen
+from esper_core.leyline.protocols import RunInfo, RunOutcome
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyPosition, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
-from esper_run.app.dispatch import Observers, health_check
+from esper_run.app.dispatch import Observers, frozen, health_check
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses

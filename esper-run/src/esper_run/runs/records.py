@@ -10,6 +10,7 @@ esper_core.leyline.errors.RunFolderError: E420 there is no run runs/nothing
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
-from esper_core.leyline.files import is_url, read_bytes, read_json, refuse_special, words_of
+from esper_core.leyline.files import is_url, read_bytes, read_json, refuse_special
 from esper_core.telemetry import read_events as read_events
 from esper_run.runs.directory import STATUS_RUNNING, checksum_of_start, events_before, is_locked
 from esper_run.stores import copied_from, open_store, split_url
@@ -407,6 +408,15 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
         if folder.is_dir():
             return read_run(folder)
     return read_run(root / _id_of(name, [folder.name for folder in _folders(root)] if root.is_dir() else [], str(root)))
+
+
+def words_of(id_: str) -> str:
+    """Return an id without its time.
+
+    >>> words_of("20261121-101512-quiet-otter")
+    'quiet-otter'
+    """
+    return re.sub(r"^\d{8}-\d{6}-", "", id_)
 
 
 def _id_of(name: str, ids: Sequence[str], root: str) -> str:

@@ -136,7 +136,9 @@ class Garden:
         slot = self._slot(action.slot)
         with self._transaction():
             if action.op is Op.GERMINATE:
-                return [self._germinate(slot, action, step)]
+                seed = _add_newborn(self, slot, self._rules.variety_for(slot, action.blueprint or ""), action, step)
+                self.incubating[seed.number] = _incubation(self, seed.number, [(slot, seed)])
+                return [Transition.of(slot, seed, None, BY_POLICY)]
             seeds = self._rules.seeds_meant(slot, action)
             return [change for seed in seeds for change in self._carry_out(slot, seed, action, step)]
 
@@ -169,12 +171,6 @@ class Garden:
             raise LifecycleError(kind="seed", state="training", event="fossilise", legal=[], why=why)
         with self._transaction():
             return _keep_set(self, incubation, step, reason)
-
-    def _germinate(self, slot: Slot, action: Action, step: int) -> Transition:
-        variety = self._rules.variety_for(slot, action.blueprint or "")
-        seed = _add_newborn(self, slot, variety, action, step)
-        self.incubating[seed.number] = _incubation(self, seed.number, [(slot, seed)])
-        return Transition.of(slot, seed, None, BY_POLICY)
 
     def _advance(self, slot: Slot, seed: Seed, reason: Reason) -> Iterator[Transition]:
         """Blend the seed in, and drop those beside it: if it is kept its branch is the host; theirs have another."""

@@ -50,11 +50,6 @@ class _Attributed:
         self._component = component
         self._label = label
 
-    @property
-    def origin(self) -> tuple[str, object]:
-        """How messages name the component, and the component itself."""
-        return self._label, self._component
-
 
 class AttributedSchedule(_Attributed):
     """A schedule whose errors, and factors that are not numbers of 0 or more, are attributed to its package."""

@@ -263,7 +263,7 @@ def _refuse_inexpressible(slot: str, fossils: Sequence[Seed], layer: nn.Module, 
 def _joined(slot: str, fossils: Sequence[Seed], layer: nn.Module) -> _LoraWeights:
     """Return the LoRAs of a slot as one: the ranks are joined, and the scales of all but the first folded in."""
     blocks = [cast("Lora", seed.block) for seed in fossils]
-    first, dropouts = blocks[0], [_dropout(block) for block in blocks]
+    first, dropouts = blocks[0], [0.0 if block.dropout is None else block.dropout.p for block in blocks]
     if len(set(dropouts)) > 1:
         _refuse(f"PEFT has one dropout for a layer, and {slot} has {', '.join(map(str, dropouts))}")
     if len(blocks) == 1:
@@ -272,10 +272,6 @@ def _joined(slot: str, fossils: Sequence[Seed], layer: nn.Module) -> _LoraWeight
     down = torch.cat([block.down.weight for block in blocks])
     up = torch.cat([block.up.weight * (block.scale / first.scale) for block in blocks], dim=1)
     return _LoraWeights(down, up, first.scale * len(down), rslora=False, dropout=dropouts[0])
-
-
-def _dropout(block: Lora) -> float:
-    return 0.0 if block.dropout is None else block.dropout.p
 
 
 def _factors(fossils: Sequence[Seed]) -> Tensor:

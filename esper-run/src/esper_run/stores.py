@@ -145,7 +145,7 @@ class Store:
         def is_wanted(name: str) -> bool:
             return name in names if names else not name.startswith("checkpoints/") and name != "latest"
 
-        folder = user_cache("esper") / sha256(self.url.encode()).hexdigest()[:16] / id_
+        folder = user_cache() / sha256(self.url.encode()).hexdigest()[:16] / id_
         stored = self._fetch(id_, folder, is_wanted)
         try:
             for path in folder.rglob("*"):  # what the run had when it was copied before
@@ -252,7 +252,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 def copied_from(path: Path) -> tuple[str, str] | None:
     """Return the URL of which a folder is a copy in the cache, and when that was uploaded; None for other folders."""
-    if path.resolve().parent.parent != user_cache("esper").resolve():
+    if path.resolve().parent.parent != user_cache().resolve():
         return None  # a foreign run directory must not name a URL to resume from
     try:
         mark: Any = json.loads(read_bytes(path / COPY_MARK, 10_000))
@@ -261,7 +261,7 @@ def copied_from(path: Path) -> tuple[str, str] | None:
         return None
 
 
-def user_cache(name: str) -> Path:
-    """Return the folder of this name in the user's cache folder."""
+def user_cache() -> Path:
+    """Return Esper's folder in the user's cache folder."""
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / name
+    return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / "esper"

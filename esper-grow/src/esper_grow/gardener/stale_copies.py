@@ -129,16 +129,13 @@ def _tensors_in(
         if expected is None:
             return []
         values = [*candidate.values()] if kind is dict else [*candidate]
-        return values if all(map(_has_shape, values, expected)) else []
+        fit = (_is(value, Tensor) and value.shape == shape for value, shape in zip(values, expected, strict=True))
+        return values if all(fit) else []
     # By name: a copy of a grafted model has another class of that name.
     if _is(candidate, nn.Module) and kind.__name__ == type(model).__name__ and vars(candidate).get("_modules"):
         named = dict(candidate.named_parameters())
         return [*named.values()] if named.keys() == host.keys() else []
     return []
-
-
-def _has_shape(value: Any, shape: torch.Size) -> bool:
-    return _is(value, Tensor) and value.shape == shape
 
 
 def _held_internally(candidates: list[Any]) -> set[int]:

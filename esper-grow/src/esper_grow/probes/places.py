@@ -131,8 +131,9 @@ def _watch(model: nn.Module, example: Example) -> tuple[dict[str, _Seen], set[in
     def enter(module: nn.Module, args: Any) -> None:
         held.append(args)
         if _is_layer(module):
+            completes_the_layer_before = type(module).__module__ in _FOLLOWERS or isinstance(module, _NORMS)
             for tensor in Example.tensors_in(args):
-                readers.setdefault(id(tensor), []).append(_follows(module))
+                readers.setdefault(id(tensor), []).append(completes_the_layer_before)
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
         held.append(output)
@@ -157,11 +158,6 @@ def _watch(model: nn.Module, example: Example) -> tuple[dict[str, _Seen], set[in
 
 def _is_layer(module: nn.Module) -> bool:
     return next(module.children(), None) is None
-
-
-def _follows(module: nn.Module) -> bool:
-    """Return whether the module completes the layer before it."""
-    return type(module).__module__ in _FOLLOWERS or isinstance(module, _NORMS)
 
 
 def _activates(module: nn.Module) -> bool:

@@ -65,7 +65,7 @@ def config_of(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Loade
     Raises:
         ConfigError: Values are wrong, or are not plain data (E111).
     """
-    return parse_config(_dump(values).encode(), file="configuration", overrides=overrides)
+    return parse_config(dump_config(values).encode(), file="configuration", overrides=overrides)
 
 
 def parse_config(data: bytes, *, file: str, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -103,14 +103,10 @@ def section_of(model: type[ModelT], settings: Mapping[str, Any], name: str) -> M
         raise ConfigError([replace(problem, file=None, line=None, column=None) for problem in problems]) from None
 
 
-def dump_config(config: RunConfig) -> str:
-    """Write the whole configuration with its defaults as YAML. ConfigError E111 for a value that no file can hold."""
-    return _dump(config)
-
-
-def _dump(values: Mapping[str, Any] | RunConfig) -> str:
+def dump_config(config: RunConfig | Mapping[str, Any]) -> str:
+    """Write a configuration, with its defaults or as given, as YAML. ConfigError E111 for what no file can hold."""
     try:
-        return dump(values.model_dump(mode="json") if isinstance(values, RunConfig) else values)
+        return dump(config.model_dump(mode="json") if isinstance(config, RunConfig) else config)
     except (ValueError, YAMLError) as error:
         hint = "Use texts, numbers, true, false, null, lists and mappings."
         raise ConfigError(Problem("E111", f"a setting cannot be written to a file: {error}", hint=hint)) from None

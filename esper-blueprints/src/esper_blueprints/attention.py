@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.layers import start_at_zero
+from esper_blueprints.layers import refuse_other_kinds, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,9 +34,7 @@ class Attention(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        if site.kind != "tokens":
-            msg = f"attention grows in tokens. Received: {site.kind}"
-            raise ValueError(msg)
+        refuse_other_kinds("attention", site, "tokens")
         self.heads = next(heads for heads in HEADS if site.channels % heads == 0)
         self.ask = nn.Linear(site.channels, 3 * site.channels, bias=False)
         self.out = nn.Linear(site.channels, site.channels)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.layers import refuse_no_inputs, start_at_zero
+from esper_blueprints.layers import refuse_no_inputs, refuse_other_kinds, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,8 @@ class BottleneckAdapter(nn.Module):
 
     def __init__(self, site: Site, *, width: int = 16) -> None:
         super().__init__()
-        refuse_no_inputs("a bottleneck adapter", site, "vector", "tokens")
+        refuse_other_kinds("a bottleneck adapter", site, "vector", "tokens")
+        refuse_no_inputs("a bottleneck adapter", site)
         self.down = nn.Linear(site.inputs, width)
         self.up = nn.Linear(width, site.channels)
         start_at_zero(self.up)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_blueprints.layers import refuse_no_inputs
+from esper_blueprints.layers import refuse_no_inputs, refuse_other_kinds
 from esper_blueprints.lora import Lora
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Dora(Lora):
     def __init__(
         self, site: Site, *, rank: int = 8, alpha: float | None = None, rslora: bool = False, dropout: float = 0.0
     ) -> None:
-        refuse_no_inputs("a DoRA", site, "vector", "tokens")
+        refuse_other_kinds("a DoRA", site, "vector", "tokens")
+        refuse_no_inputs("a DoRA", site)
         super().__init__(site, rank=rank, alpha=alpha, rslora=rslora, dropout=dropout)
         self.magnitude = nn.Parameter(torch.zeros(site.channels))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.layers import start_at_zero
+from esper_blueprints.layers import refuse_other_kinds, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,9 +34,7 @@ class GatedMlp(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        if site.kind not in ("vector", "tokens"):
-            msg = f"a gated mlp grows in a vector or in tokens. Received: {site.kind}"
-            raise ValueError(msg)
+        refuse_other_kinds("a gated mlp", site, "vector", "tokens")
         inside = EXPANSION * site.channels
         self.views = nn.Linear(site.channels, 2 * inside)
         self.mix = nn.Linear(inside, site.channels)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from esper_blueprints.layers import start_at_zero
+from esper_blueprints.layers import refuse_other_kinds, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,9 +29,7 @@ class GruMixer(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        if site.kind != "tokens":
-            msg = f"a gru mixer grows in tokens. Received: {site.kind}"
-            raise ValueError(msg)
+        refuse_other_kinds("a gru mixer", site, "tokens")
         self.gru = nn.GRU(site.channels, site.channels, batch_first=True)
         self.out = nn.Linear(site.channels, site.channels)
         start_at_zero(self.out)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from esper_blueprints.layers import refuse_other_kinds
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,9 +30,7 @@ class Ia3(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        if site.kind not in ("vector", "tokens"):
-            msg = f"IA³ grows in a vector or in tokens. Received: {site.kind}"
-            raise ValueError(msg)
+        refuse_other_kinds("IA³", site, "vector", "tokens")
         self.change = nn.Parameter(torch.zeros(site.channels))
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -28,11 +28,16 @@ def start_at_zero(layer: Conv1d | Conv2d | Linear) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def refuse_no_inputs(block: str, site: Site, *kinds: SiteKind) -> None:
-    """Raise ValueError where an adapter cannot grow: it needs features that the module before the slot gets."""
-    if kinds and site.kind not in kinds:
-        msg = f"{block} grows in a {' or in a '.join(kinds)}. Received: {site.kind}"
+def refuse_other_kinds(block: str, site: Site, *kinds: SiteKind) -> None:
+    """Raise ValueError where a block cannot grow because of the layout of the data."""
+    if site.kind not in kinds:
+        places = (kind if kind == "tokens" else f"a {kind}" for kind in kinds)
+        msg = f"{block} grows in {' or in '.join(places)}. Received: {site.kind}"
         raise ValueError(msg)
+
+
+def refuse_no_inputs(block: str, site: Site) -> None:
+    """Raise ValueError where an adapter cannot grow: it needs features that the module before the slot gets."""
     if not site.inputs:
         msg = f"{block} grows behind a layer that gets features. Received: {site}"
         raise ValueError(msg)

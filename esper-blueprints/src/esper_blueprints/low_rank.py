@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 
 from esper_blueprints.informed import inform_linear
-from esper_blueprints.layers import start_at_zero
+from esper_blueprints.layers import refuse_other_kinds, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,9 +32,7 @@ class LowRank(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        if site.kind not in ("vector", "tokens"):
-            msg = f"a low-rank map grows in a vector or in tokens. Received: {site.kind}"
-            raise ValueError(msg)
+        refuse_other_kinds("a low-rank map", site, "vector", "tokens")
         rank = max(site.channels // REDUCTION, 1)
         self.down = nn.Linear(site.channels, rank, bias=False)
         self.up = nn.Linear(rank, site.channels)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 from torch.nn import functional
 
-from esper_blueprints.layers import start_at_zero
+from esper_blueprints.layers import refuse_other_kinds, start_at_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,9 +32,7 @@ class Mlp(nn.Module):
 
     def __init__(self, site: Site) -> None:
         super().__init__()
-        if site.kind not in ("vector", "tokens"):
-            msg = f"an mlp grows in a vector or in tokens. Received: {site.kind}"
-            raise ValueError(msg)
+        refuse_other_kinds("an mlp", site, "vector", "tokens")
         self.l1 = nn.Linear(site.channels, EXPANSION * site.channels)
         self.l2 = nn.Linear(EXPANSION * site.channels, site.channels)
         start_at_zero(self.l2)

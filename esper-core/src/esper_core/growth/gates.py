@@ -373,11 +373,10 @@ class Gates:
         """Continue from the state of gates with the same settings."""
         saved = decode_state(state)
         self._gates = {
-            (number, Op(op)): Gate(**{**gate, "decided": _opinion(gate["decided"])})
+            (number, Op(op)): Gate(**{**gate, "decided": gate["decided"] and _opinion(gate["decided"])})
             for (number, op), gate in saved["gates"].items()
         }
-        opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in saved["opinions"].items()}
-        self._opinions = {key: opinion for key, opinion in opinions.items() if opinion is not None}
+        self._opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in saved["opinions"].items()}
         self._leads, self._candidates = saved["leads"], saved["candidates"]
 
     def ready(self, seed: Seed) -> bool:
@@ -387,9 +386,7 @@ class Gates:
         return self.refusal(seed, Op.ADVANCE) is None
 
 
-def _opinion(saved: dict[str, Any] | None) -> Opinion | None:
-    if saved is None:
-        return None
+def _opinion(saved: dict[str, Any]) -> Opinion:
     evidence = saved["evidence"]
     parts = {"finding": Finding(saved["finding"]), "evidence": None if evidence is None else Evidence(**evidence)}
     return Opinion(**{**saved, **parts})

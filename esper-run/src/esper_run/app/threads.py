@@ -9,7 +9,7 @@ from esper_run.engines import Engine
 
 if TYPE_CHECKING:
     from esper_core.trainer import Pool
-    from esper_run.engines import ComposedRun, EngineContext, PoolRequest
+    from esper_run.engines import ComposedRun, PoolRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,6 @@ class ThreadsSession:
         """Do nothing: threads end with their pool."""
 
 
-def open_threads(context: EngineContext) -> ThreadsSession:
-    """Open the engine for a run."""
-    return ThreadsSession(context.composition)
-
-
-ENGINE: Final = Engine("Threads of this process, or streams of its GPUs.", open_threads)
+ENGINE: Final = Engine(
+    "Threads of this process, or streams of its GPUs.", lambda context: ThreadsSession(context.composition)
+)

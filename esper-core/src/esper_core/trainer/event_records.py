@@ -126,7 +126,11 @@ def plain_of(record: Any) -> Any:
 
 
 def record_of(kind: type[T], plain: Any) -> T:
-    """Return the record of type ``kind`` that ``plain_of`` was given; ValueError where the data does not fit."""
+    """Return what ``plain_of`` was given, of type ``kind``, which may be a collection of records.
+
+    Raises:
+        ValueError: The data does not fit.
+    """
     record: T = _adapter(cast("Hashable", kind)).validate_python(plain)
     return record
 

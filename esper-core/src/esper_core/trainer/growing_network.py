@@ -119,7 +119,7 @@ class SeedRemover:
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned."""
-        self.records = [record_of(LostSeed, record) for record in decode_state(state)]
+        self.records = record_of(list[LostSeed], decode_state(state))
 
 
 @dataclass(frozen=True, slots=True)

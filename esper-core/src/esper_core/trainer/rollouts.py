@@ -76,10 +76,7 @@ class EpisodeRewards:
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._before = {
-            pool_index: (record_of(Signals, signals), record_of(Signals, twin))
-            for pool_index, (signals, twin) in plain["before"].items()
-        }
+        self._before = record_of(dict[int, tuple[Signals, Signals]], plain["before"])
         self._totals, self._stopped = plain["totals"], set(plain["stopped"])
 
 
@@ -138,14 +135,6 @@ class RolloutRecorder:
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._turns = {
-            pool_index: [record_of(Turn, turn) for turn in turns] for pool_index, turns in plain["turns"].items()
-        }
-        self._ended = {
-            pool_index: [record_of(Trajectory, episode) for episode in played]
-            for pool_index, played in plain["ended"].items()
-        }
-        self._open = {
-            pool_index: (record_of(Observation, seen), record_of(ActionMask, mask), record_of(Action, action))
-            for pool_index, (seen, mask, action) in plain["open"].items()
-        }
+        self._turns = record_of(dict[int, list[Turn]], plain["turns"])
+        self._ended = record_of(dict[int, list[Trajectory]], plain["ended"])
+        self._open = record_of(dict[int, tuple[Observation, ActionMask, Action]], plain["open"])

@@ -62,7 +62,7 @@ class Roster(Protocol[M]):
         """Restore what ``state_dict`` returned; between two rounds only the faults of blueprints."""
         self.faults.load_state_dict(state.part("faults"))
         if in_round:
-            latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
+            latest = record_of(list[Signals], decode_state(state.part("latest")))
             environments = state.part("environments")
             self.load_states(
                 {pool_index: environments.part(str(pool_index)) for pool_index in range(self._pool_size)}, latest

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
 def recorded_events() -> list[Event]:
     """Return the events of a small run in which a seed germinates and is lost and the governor warns: every type."""
     arm, planted = "grown", Action(Op.GERMINATE, "early", "tried/blueprint")
+    episode: dict[str, Any] = {"round": 0, "arm": arm, "seed": 7}
+    place: dict[str, Any] = {"slot": planted.slot, "blueprint": planted.blueprint}
     born = StageChanged(
-        round=0,
-        arm=arm,
-        seed=7,
+        **episode,
+        **place,
         step=0,
-        slot="early",
         seed_id=0,
-        blueprint="tried/blueprint",
         was=None,
         now=Stage.GERMINATED,
         parameters=120,
@@ -50,29 +49,17 @@ def recorded_events() -> list[Event]:
     return [
         RunStarted(run="tried", arms=(arm, "twin"), rounds=1, environments=1, steps=2),
         born,
-        StepFinished(round=0, arm=arm, seed=7, step=0, signals=_signals(0), action=planted),
+        StepFinished(**episode, step=0, signals=_signals(0), action=planted),
         replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason=Reason(Cause.STEP)),
-        SeedLost(
-            round=0,
-            arm=arm,
-            seed=7,
-            step=1,
-            slot="early",
-            blueprint="tried/blueprint",
-            package="tried 1.0",
-            what="broke its loss",
-            withdrawn=False,
-        ),
+        SeedLost(**episode, **place, step=1, package="tried 1.0", what="broke its loss", withdrawn=False),
         replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason=Reason(Cause.LOST, "broke its loss")),
         UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
-        GovernorActed(round=0, arm=arm, seed=7, step=1, act="warn", verdict="warning", reason="the loss rose"),
-        StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),
+        GovernorActed(**episode, step=1, act="warn", verdict="warning", reason="the loss rose"),
+        StepFinished(**episode, step=1, signals=_signals(1), reward={"improvement": 1.5}),
         StepFinished(round=0, arm="twin", seed=7, step=0, signals=replace(_signals(0), slots=())),
         StepFinished(round=0, arm="twin", seed=7, step=1, signals=replace(_signals(1), slots=())),
         EpisodeFinished(
-            round=0,
-            arm=arm,
-            seed=7,
+            **episode,
             test_loss=1.0,
             test_metric=0.6,
             validation_metric=0.6,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +16,22 @@ import numpy as np
 from esper_core.growth import Example, RandomStream
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.gardener.traces import same_random_numbers
-from esper_grow.gardener.validation import REPEATABLE, LoaderGenerators, fingerprint, refuse_no_batches
+from esper_grow.gardener.validation import (
+    REPEATABLE,
+    LoaderGenerators,
+    Validation,
+    fingerprint,
+    refuse_no_batches,
+    same_order,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     import torch
+
+    from esper_grow.gardener.validation import Loss
 
 
 class DataStream:
@@ -110,3 +120,20 @@ class TrainingBatches:
 
 
 _END: Any = object()
+
+
+def held_out_batches(validation: Iterable[Any], loss: Loss, most: int, seed: int) -> list[Any]:
+    """Return the first validation batches, with ``most`` examples or a few more."""
+    Validation(validation, loss, seed)  # refuses data that cannot be iterated
+    batches: list[Any] = []
+    with same_order(validation):
+        for batch in islice(validation, most):
+            batches.append(batch)
+            if len(batches) * rows_of(batches[0]) >= most:
+                break
+    return batches
+
+
+def rows_of(batch: Any) -> int:
+    """Return how many examples a batch has; 1 if it has no tensors."""
+    return max(1, Example.of(batch).size)

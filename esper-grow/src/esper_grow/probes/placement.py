@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
@@ -37,7 +36,7 @@ from torch import Tensor
 
 from esper_blueprints.dora import Dora
 from esper_blueprints.lora import Lora
-from esper_core.growth import Example, Host, compare_losses, graft
+from esper_core.growth import Host, compare_losses, graft
 from esper_core.leyline import SlotPlace
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, Problem, plural
@@ -48,9 +47,9 @@ from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
 from esper_grow.gardener.checks import frozen_norms, refuse_unknown_options
 from esper_grow.gardener.choices import blueprints_of
 from esper_grow.gardener.traces import without_trace
-from esper_grow.gardener.validation import Validation, counted_example, same_order
+from esper_grow.gardener.validation import Validation, counted_example
 from esper_grow.probes.budget import BudgetClock, seconds_of
-from esper_grow.probes.data import TrainingBatches
+from esper_grow.probes.data import TrainingBatches, held_out_batches, rows_of
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
 from esper_grow.probes.places import fitting_places
 from esper_grow.probes.plans import AdapterPlace, AdapterPlan, Place, better_order, filled, gain_of, has_longer_name
@@ -155,10 +154,7 @@ def place_adapters(
     _refuse_small_numbers(steps, parameters, options.get("examples", EXAMPLES))
     model = getattr(model, "_orig_mod", model)  # a compiled model has other names
     clock, seed = BudgetClock(seconds_of(options.get("budget", "30min"))), options.get("seed", 0)
-    form: Any = {name: value for name, value in options.items() if name in ("alpha", "rslora", "dropout")}
-    block = options.get("block")
-    places = adapters(model, where, rank=rank, block=block, blueprint=options.get("blueprint"), **form)
-    blueprints = places["blueprints"] if block is None else blocks_together(rank, block, **form)
+    layers, blueprints = _adapters_of(model, where, rank, options)
     chosen = partial(torch.optim.AdamW, lr=1e-3) if optimizer is None else optimizer
     price, report = options.get("price"), options.get("on_progress")
     growth = section_of(GrowthConfig, {} if price is None else {"price": price}, "place_adapters")
@@ -171,14 +167,25 @@ def place_adapters(
             with torch.no_grad():
                 example, by_example, _ = counted_example(training.model, batches.first(), training.loss)
             modules = [name for name, _ in training.model.named_modules()]
-            slots, refused = fitting_places(training.model, list(places["slots"]), example)
+            slots, refused = fitting_places(training.model, layers, example)
             if not slots:
                 raise GraftError(refused)
             graft(training.model, {name: SlotPlace(name, stack=len(blueprints)) for name in slots}, example=example)
-            held_out = _held_out(validation, by_example, options.get("examples", EXAMPLES), seed)
-            request = Request(tuple(blueprints), parameters, seed, clock, report)
+            held_out = held_out_batches(validation, by_example, options.get("examples", EXAMPLES), seed)
+            request = Request(blueprints, parameters, seed, clock, report)
             data = training, batches, held_out, by_example, Host(training.model).prices(growth, None)
             return Placement(*data, request, refused, modules, len(fixed)).run(steps)
+
+
+def _adapters_of(
+    model: nn.Module, where: str | Sequence[str], rank: int, options: PlacementOptions
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the layers that are meant, and what one block at each of them is, what two are together, and so on."""
+    form: Any = {name: value for name, value in options.items() if name in ("alpha", "rslora", "dropout")}
+    block = options.get("block")
+    places = adapters(model, where, rank=rank, block=block, blueprint=options.get("blueprint"), **form)
+    blueprints = places["blueprints"] if block is None else blocks_together(rank, block, **form)
+    return list(places["slots"]), tuple(blueprints)
 
 
 def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> None:
@@ -187,22 +194,6 @@ def _refuse_small_numbers(steps: int, parameters: int | None, examples: int) -> 
         if number is not None and number < 1:
             message = f"Input should be greater than or equal to 1; received {number}"
             raise ConfigError(Problem("E112", message, path=f"place_adapters.{name}"))
-
-
-def _held_out(validation: Iterable[Any], loss: Loss, most: int, seed: int) -> list[Any]:
-    """Return the first validation batches, with ``most`` examples or a few more."""
-    Validation(validation, loss, seed)  # refuses data that cannot be iterated
-    batches: list[Any] = []
-    with same_order(validation):
-        for batch in islice(validation, most):
-            batches.append(batch)
-            if len(batches) * _rows(batches[0]) >= most:
-                break
-    return batches
-
-
-def _rows(batch: Any) -> int:
-    return max(1, Example.of(batch).size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +294,7 @@ class Placement:
         for step in range(1, steps + 1):
             batch = next(stream)
             training.step(batch)
-            self.examples += _rows(batch) if limited else 0
+            self.examples += rows_of(batch) if limited else 0
             if step == FEWEST_STEPS // 10 and limited:
                 affordable = TRAINING_SHARE * clock.budget * step / max(clock.used - began, 1e-9)
                 steps = max(FEWEST_STEPS // 10, min(steps, int(affordable)))
@@ -323,7 +314,7 @@ class Placement:
 
         The host takes ``host_passes`` for each step. Evaluated are host, set, plan, and a plan of each order.
         """
-        looked = sum(map(_rows, self.held_out))
+        looked = sum(map(rows_of, self.held_out))
         left = (2 * STEPS_PAID - 2 - host_passes) * self.examples - 5 * looked
         return max(FEWEST_LOOKS, left // (2 * looked))
 

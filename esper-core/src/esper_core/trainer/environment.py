@@ -320,7 +320,7 @@ class Environment:
             self.network.load_state_dict(state)
             self.order.load_state_dict(state.part("order"))
             self.steps, self.over = steps, cast("bool", state.plain["over"])
-            self._operations.total = state.plain["flops"] or 0
+            self._operations.total = state.plain["flops"]
         # A file may hold anything; a damaged state, and one of another recipe, are one error to whoever loads it.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"it cannot be read: {type(error).__name__}: {error}"

@@ -7,15 +7,14 @@ there it costs twice as much. That counts the first layer's gradient of the inpu
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.specs import Operations
 
 if TYPE_CHECKING:
     from esper_core.growth import Garden, Seed
     from esper_core.growth.slots import Slot
+    from esper_core.leyline import Operations
 
 FORWARD: Final = 1
 THROUGH: Final = 2
@@ -27,15 +26,17 @@ class OperationCount:
     """Counts the operations of one episode.
 
     Args:
-        operations: Those of a forward pass for one example; None: torch cannot count them, and they are added as 0.
+        operations: Those of a forward pass for one example; None: torch cannot count them, and nothing is added.
     """
 
     def __init__(self, operations: Operations | None) -> None:
-        self._operations = operations or Operations(0, Counter())
+        self._operations = operations
         self.total = 0
 
     def train(self, garden: Garden, examples: int) -> None:
         """Add the operations of training host, acting seeds and each incubating seed on so many examples."""
+        if self._operations is None:
+            return
         per_example = TRAINING * self._acting(garden)
         for incubation in garden.incubating.values():
             host = TRAINING if incubation.lasting else THROUGH
@@ -45,16 +46,19 @@ class OperationCount:
 
     def evaluate(self, garden: Garden, examples: int) -> None:
         """Add the operations of an evaluation of the network as it acts now."""
-        self.total += examples * FORWARD * self._acting(garden)
+        if self._operations is not None:
+            self.total += examples * FORWARD * self._acting(garden)
 
     def measure_seeds(self, garden: Garden, examples: int) -> None:
         """Add the operations of the evaluations that try each incubating seed."""
-        incubations = garden.incubating.values()
-        blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
-        self.total += examples * FORWARD * (len(incubations) * self._acting(garden) + blocks)
+        if self._operations is not None:
+            incubations = garden.incubating.values()
+            blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
+            self.total += examples * FORWARD * (len(incubations) * self._acting(garden) + blocks)
 
     def _acting(self, garden: Garden) -> int:
         """Return the operations of host, fossils and acting seeds."""
+        assert self._operations is not None
         return self._operations.host + sum(
             self._block(slot, seed)
             for slot, seed in garden.all_seeds()
@@ -62,4 +66,5 @@ class OperationCount:
         )
 
     def _block(self, slot: Slot, seed: Seed) -> int:
+        assert self._operations is not None
         return self._operations.blocks[slot.name, seed.blueprint]

@@ -144,3 +144,28 @@ def test_an_average_follows_weights_in_half_precision(dtype):
         assert model.weight.dtype is dtype
         assert torch.equal(model.weight, last)
     assert torch.equal(model.weight, last)
+
+
+def put_another(model: nn.Module, average: Any) -> None:
+    model.weight = nn.Parameter(torch.zeros_like(model.weight))
+
+
+def widen(model: nn.Module, average: Any) -> None:
+    model.double()
+
+
+def load(model: nn.Module, average: Any) -> None:
+    average.load_state_dict(model, average.state_dict({id(model): ""}))
+
+
+@pytest.mark.parametrize("change", [put_another, widen, load])
+def test_an_average_follows_what_a_loop_does_to_weights_between_two_batches(change):
+    model = nn.Linear(1, 1, bias=False)
+    average = Host(model).running_average(4)
+    average.update()
+    change(model, average)
+    nn.init.constant_(model.weight, 5.0)
+    for _ in range(100):
+        average.update()
+    with average.applied():
+        torch.testing.assert_close(model.weight, torch.full_like(model.weight, 5.0), rtol=1e-5, atol=0.0)

@@ -50,25 +50,25 @@ class RunningAverage:
         self.places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
         self._batches: dict[Place, int] = {}
-        # Averages with their parameters, by batches: to look each up takes longer than to average a small network.
-        self._alike: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._looked_up: list[Place] = []
+        # By batches, since to group the averages in each batch takes as long as to average a small network.
+        self._alike: dict[int, list[tuple[Place, Tensor]]] = {}
 
     def update(self) -> None:
         """Take the present weights in, after a batch."""
         if self.places is None:
             self.list_all()
-        alike = {batches: [*pairs] for batches, pairs in self._alike.items()}
-        for place in self._looked_up:
-            tensor, average = getattr(*place).data, self._averages[place]
-            if tensor.shape != average.shape:  # a module may put another tensor in the place of a buffer
+        alike = {
+            batches: ([average for _, average in entries], [getattr(*place) for place, _ in entries])
+            for batches, entries in self._alike.items()
+        }
+        for averages, tensors in alike.values():
+            # A loop, or a module, may put another tensor in the place of one.
+            if [tensor.shape for tensor in tensors] != [average.shape for average in averages]:
                 self.list_all()
                 self.update()
                 return
-            alike.setdefault(self._batches[place], []).append((average, tensor.to(average)))
-        for batches, pairs in alike.items():
-            averages, tensors = zip(*pairs, strict=True)
-            take_in(averages, tensors, self._half_life, batches + 1)
+        for batches, (averages, tensors) in alike.items():
+            take_in(averages, list(map(_in_form, tensors, averages)), self._half_life, batches + 1)
         self.count(1)
 
     def list_all(self) -> dict[int, tuple[Tensor, int]]:
@@ -78,7 +78,7 @@ class RunningAverage:
         batches then counted by ``count``.
         """
         before, batches = self._averages, self._batches
-        self._averages, self._batches, self._alike, self._looked_up = {}, {}, {}, []
+        self._averages, self._batches, self._alike = {}, {}, {}
         self.places = self._list_places() if self.places is None else self.places
         listed = {}
         for place in self.places:
@@ -88,16 +88,13 @@ class RunningAverage:
                 average, batches[place] = torch.zeros_like(tensor, dtype=_wide(tensor), requires_grad=False), 0
             self._averages[place], self._batches[place] = average, batches[place]
             listed[id(tensor)] = average, batches[place]
-            if isinstance(tensor, nn.Parameter) and tensor.dtype is average.dtype:
-                self._alike.setdefault(batches[place], []).append((average, tensor))
-            else:
-                self._looked_up.append(place)
+            self._alike.setdefault(batches[place], []).append((place, average))
         return listed
 
     def count(self, batches: int) -> None:
         """Count batches that were taken in elsewhere."""
         self._batches = {place: before + batches for place, before in self._batches.items()}
-        self._alike = {before + batches: pairs for before, pairs in self._alike.items()}
+        self._alike = {before + batches: entries for before, entries in self._alike.items()}
 
     def tensors(self) -> dict[int, Tensor]:
         """Return the averages, by the identities of the tensors that are registered in their places."""
@@ -154,6 +151,7 @@ class RunningAverage:
         for (path, name), (batches, average) in decode_state(state, device_of(model)).items():
             place = (model.get_submodule(path), name)
             self._batches[place], self._averages[place] = batches, average
+        self.places = None
 
 
 LEAST_CORRELATION: Final = 0.2
@@ -332,6 +330,13 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
 def _wide(tensor: Tensor) -> torch.dtype:
     """Return the type of a tensor's average: in half precision a batch's small share would be rounded away."""
     return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _in_form(tensor: Tensor, average: Tensor) -> Tensor:
+    """Return a tensor in the type of its average, and where that is."""
+    if tensor.dtype is average.dtype and tensor.device == average.device:
+        return tensor
+    return tensor.detach().to(average)
 
 
 def take_in(averages: Sequence[Tensor], tensors: Sequence[Tensor], half_life: float, batches: int) -> None:

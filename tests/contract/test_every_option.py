@@ -340,7 +340,6 @@ ROWS = [
     Row("compute.micro_batches", "4", parts_of_a_batch, 1, 4),
     Row("compute.compile", "true", lambda w: w.environment().network.compiled is not None, False, True),
     Row("compute.fused", "false", is_in_a_group, True, False),
-    Row("compute.alone", "by request", is_in_a_group, True, False),
     Row("compute.layout", "plain", lays_channels_last, True, False, IMAGES),
     Row("compute.data", "streamed", has_a_feed, False, True),
     Row("device", "cuda:99", refusal, None, "E123"),

@@ -258,9 +258,6 @@ class ComputeConfig(Section):
         default=True,
         description="Train networks of one structure as one program, which rounds otherwise; gpu: on a GPU, too.",
     )
-    alone: str = Field(
-        default="", description="Why networks train one after another: a run writes it where its host is the reason."
-    )
     layout: Literal["auto", "plain"] = Field(
         default="auto", description="Memory layout of images; auto: channels last where host and blueprints allow it."
     )

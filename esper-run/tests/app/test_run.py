@@ -94,14 +94,6 @@ def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_
     assert resolved_config(prepare(path / "config.yaml").resolution) == again.config
 
 
-def test_why_a_host_is_in_no_group_stays_in_the_configuration_of_its_run(configured, tmp_path) -> None:
-    wide = "host={use: pointwise-mlp, settings: {hidden: 6000}}"
-    path = run(prepare(configured(), [wide, "environments=1", "episode.steps=1"]), runs_dir=tmp_path / "runs").path
-    assert load_config(path / "config.yaml").config.compute.alone == "more than 50,000 parameters"
-    other = prepare(rewritten(path / "config.yaml", "hidden: 6000", "hidden: 8"))
-    assert other.describe_groups() == "Networks train one after another: more than 50,000 parameters."
-
-
 KEPT: dict[str, Path] = {}
 """The directories of runs that several tests begin with, which no test changes."""
 

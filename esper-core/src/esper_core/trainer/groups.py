@@ -69,8 +69,7 @@ class Groups:
     """The groups of the environments of one recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.obstacle = obstacle_in(recipe)
-        """What in the settings prevents groups; None: nothing does."""
+        self._obstacle = obstacle_in(recipe)
         self.singly = False
         """Whether each network has a pass of its own, with the same results, so that it is known whose code runs."""
         self.forget()
@@ -166,8 +165,8 @@ class Groups:
 
     def _signature(self, environment: Environment) -> tuple[Hashable | None, str]:
         """Return the signature of a network that can be in a group, or None and why it cannot."""
-        if self.obstacle is not None:
-            return None, self.obstacle
+        if self._obstacle is not None:
+            return None, self._obstacle
         network, structure = environment.network, structure_of(environment.garden)
         seen = self._seen.get(environment.pool_index)
         if seen is None or seen[0] is not network or seen[1] != structure:
@@ -280,7 +279,6 @@ def obstacle_in(recipe: Recipe) -> str | None:
     """Return what in the settings of a run prevents groups; None: nothing does."""
     compute = recipe.compute
     obstacles = {
-        compute.alone: bool(compute.alone),
         "compute.fused is false": not compute.fused,
         "compute.fused is not gpu": recipe.device.type != "cpu" and compute.fused != "gpu",
         f"compute.precision is {compute.precision}": compute.precision not in ("float32", "auto"),

@@ -366,18 +366,15 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 
     @staticmethod
-    def obstacle_to_groups(recipe: Recipe, seed: int) -> tuple[str, bool]:
-        """Return why networks of a recipe train one after another, and whether its settings are the reason.
-
-        "": they do not. ``seed`` builds one of them.
-        """
+    def obstacle_to_groups(recipe: Recipe, seed: int) -> str:
+        """Return why networks of a recipe are trained one after another; "": they are not. ``seed`` builds one."""
         pool = Pool(recipe, [""], 1)
         (environment,) = pool.environments
         with environment.guard():
             environment.reset(0, seed)
         why = pool.why_alone(environment)
         pool.close()
-        return why, pool.groups.obstacle is not None
+        return why
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""

@@ -119,27 +119,11 @@ class Composition:
 
     def describe_groups(self) -> str:
         """Say whether networks of one structure are trained together, or why not."""
-        why, _ = self._obstacle_to_groups()
-        return f"Networks train one after another: {why}." if why else "Networks of one structure train together."
-
-    def with_way(self) -> Composition:
-        """Return it with the reason in its configuration why networks of its host train one after another, if they do.
-
-        So whoever resumes it trains them as it did.
-        """
-        why, in_settings = self._obstacle_to_groups()
-        if not why or in_settings:
-            return self
-        compute = self.config.compute.model_copy(update={"alone": why})
-        loaded = replace(self.resolution.loaded, config=self.config.model_copy(update={"compute": compute}))
-        recipe = replace(self.recipe, compute=compute)
-        return replace(self, resolution=replace(self.resolution, loaded=loaded), recipe=recipe)
-
-    def _obstacle_to_groups(self) -> tuple[str, bool]:
         from esper_core.trainer import Pool  # needed by few callers
 
         with one_thread(), redirect_stdout(sys.stderr):
-            return Pool.obstacle_to_groups(self.recipe, self.config.seed)
+            why = Pool.obstacle_to_groups(self.recipe, self.config.seed)
+        return f"Networks train one after another: {why}." if why else "Networks of one structure train together."
 
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""

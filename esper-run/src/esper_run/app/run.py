@@ -134,7 +134,6 @@ def run(
         on_warning: Gets each warning, once.
     """
     composition = configuration if isinstance(configuration, Composition) else prepare(configuration, overrides)
-    composition = composition.with_way()
     name = name or composition.config.name
     uploader = _uploader(composition)
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=uploader.claim_new)

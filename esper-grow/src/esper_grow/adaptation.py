@@ -216,7 +216,7 @@ def _in_blocks(
     rank: int, alpha: float | None, block: int, blueprint: str | None, *, rslora: bool
 ) -> tuple[int, float | None]:
     """Return how many blocks a rank has, and the alpha of each, by which all have the scale of the whole rank."""
-    if blueprint is not None or block < 1 or rank % block:
+    if blueprint is not None or not (type(rank) is type(block) is int and 1 <= block <= rank and rank % block == 0):
         received = f"rank={rank!r}, block={block!r}, blueprint={blueprint!r}"
         hint = f"Pass a block that divides the rank, and no blueprint. Received: {received}"
         raise GrowthError(Problem("E347", "LoRA cannot germinate in such blocks", hint=hint))

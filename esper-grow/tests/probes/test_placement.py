@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -131,21 +131,22 @@ def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(wor
     assert grown(copy.deepcopy(world[0]), world, plan) == list(world[0].state_dict())
 
 
-@pytest.mark.parametrize(
-    ("form", "blueprint", "alpha"),
-    [
-        ({"alpha": 8}, "lora(rank=2,alpha=4.0)", 4.0),
-        ({"rslora": True}, "lora(rank=2,alpha=2.8284271247461903,rslora=True)", 8**0.5),
-    ],
-)
-def test_a_layer_that_lacks_more_gets_more_blocks_of_the_rank(form, blueprint, alpha, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "power"), [({"alpha": 8}, 1.0), ({"rslora": True}, 0.5)])
+def test_a_layer_that_lacks_more_gets_more_blocks_of_the_rank(form, power, tmp_path: Path) -> None:
     lacking = changed(3, [HELPFUL] * 3, 2)
-    placed(lacking, rank=4, block=1, parameters=32, **form).save(tmp_path / "plan.json")
+    placed(lacking, rank=4, block=1, parameters=64, **form).save(tmp_path / "plan.json")
     plan = read_plan(tmp_path / "plan.json")
-    config = plan.to_peft()
-    assert (plan.slots, config["r"], config["rank_pattern"]) == ([HELPFUL], 1, {f"^{HELPFUL}": 2})
-    assert config["alpha_pattern"] == {f"^{HELPFUL}": pytest.approx(alpha)}
-    assert plan.slots_and_blueprints()["blueprints"][HELPFUL].name == blueprint
+    ranks = Counter(place.slot for place in plan.places if place.order)
+    assert ranks.most_common(1)[0][0] == plan.slots[0] == HELPFUL
+    assert ranks[HELPFUL] > 1
+    config, blueprints = plan.to_peft(), plan.slots_and_blueprints()["blueprints"]
+    for layer, rank in ranks.items():
+        pattern = f"^{re.escape(layer)}"
+        alpha = config["alpha_pattern"].get(pattern, config["lora_alpha"])
+        assert config["rank_pattern"].get(pattern, config["r"]) == rank
+        assert alpha == pytest.approx(2 * rank**power), "each has the scale of the whole rank"
+        assert blueprints[layer].name.startswith(f"lora(rank={rank},alpha={alpha:.3}"[:-1])
+    assert ", ".join(f"{layer} {rank}" for layer, rank in ranks.items()) in str(plan).replace("\n", " ")
     assert grown(lacking[0], lacking, plan) == list(lacking[0].state_dict())
 
 

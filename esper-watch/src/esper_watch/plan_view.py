@@ -63,25 +63,27 @@ def layers_of(places: Sequence[Json], order: Sequence[str]) -> dict[str, Any]:
     >>> place = {"slot": "h.1.mlp.up", "alone": 0.2, "error": 0.01, "order": 1, "beside": 0.2, "parameters": 8}
     >>> table = layers_of([place, {**place, "order": 3, "block": 2}], ["h.1.mlp.up"])
     >>> table["blocks"], table["rows"][0]["kind"], table["rows"][0]["cells"][0]["text"]
-    (['1'], 'mlp.up', '1, 3')
+    (['1'], 'mlp.up', '1 ×2')
     """
-    largest = max((as_number(place["alone"]) or 0.0 for place in places), default=0.0)
-    cells: dict[str, dict[str, dict[str, Any]]] = {}
-    blocks: dict[str, None] = {}
     by_slot: dict[str, list[Json]] = {}
     for place in places:
         by_slot.setdefault(place["slot"], []).append(place)
-    for place, *others in (by_slot[slot] for slot in order if slot in by_slot):
-        block, kind = _block_and_kind(place["slot"])
-        blocks[block] = None
-        gain = max(0.0, as_number(place["alone"]) or 0.0)
-        cells.setdefault(kind, {})[block] = {
-            "text": ", ".join(_texts(of_layer)["order"] for of_layer in (place, *others) if of_layer["order"]),
-            "share": round(FAINTEST + (1 - FAINTEST) * gain / largest, 3) if largest > 0 else FAINTEST,
-            "title": f"{place['slot']}: {_texts(place)['alone']} nats alone",
+    gains = {slot: sum(as_number(place["alone"]) or 0.0 for place in blocks) for slot, blocks in by_slot.items()}
+    largest = max(gains.values(), default=0.0)
+    cells: dict[str, dict[str, dict[str, Any]]] = {}
+    numbers: dict[str, None] = {}
+    for slot in (slot for slot in order if slot in by_slot):
+        number, kind = _block_and_kind(slot)
+        numbers[number] = None
+        planned = [str(place["order"]) for place in by_slot[slot] if place["order"] is not None]
+        share = FAINTEST + (1 - FAINTEST) * max(0.0, gains[slot]) / largest if largest > 0 else FAINTEST
+        cells.setdefault(kind, {})[number] = {
+            "text": "".join(planned[:1]) + (f" ×{len(planned)}" if len(planned) > 1 else ""),
+            "share": round(share, 3),
+            "title": f"{slot}: {format_number(gains[slot], decimals=4)} nats alone",
         }
-    rows = [{"kind": kind, "cells": [of_kind.get(block) for block in blocks]} for kind, of_kind in cells.items()]
-    return {"blocks": list(blocks), "rows": rows}
+    rows = [{"kind": kind, "cells": [of_kind.get(number) for number in numbers]} for kind, of_kind in cells.items()]
+    return {"blocks": list(numbers), "rows": rows}
 
 
 def _block_and_kind(slot: str) -> tuple[str, str]:
@@ -98,7 +100,7 @@ def _texts(place: Json) -> dict[str, str]:
     alone, error = (format_number(as_number(place[name]), decimals=decimals) for name in ("alone", "error"))
     beside = place["beside"]
     return {
-        "slot": place["slot"] if place.get("block", 1) == 1 else f"{place['slot']} ({place['block']})",
+        "slot": place["slot"] if place.get("block", 1) == 1 else f"{place['slot']}, block {place['block']}",
         "order": "" if place["order"] is None else str(place["order"]),
         "alone": f"{alone} ± {error}",
         "beside": "" if beside is None else format_number(as_number(beside), decimals=4),

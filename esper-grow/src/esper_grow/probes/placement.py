@@ -26,6 +26,7 @@ what layers of its block and of its kind bring; a plan is filled by what was mea
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import NormalDist
@@ -53,7 +54,7 @@ from esper_grow.probes.data import TrainingBatches, held_out_batches, rows_of
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
 from esper_grow.probes.places import fitting_places
 from esper_grow.probes.plans import AdapterPlace, AdapterPlan, Place, better_order, filled, gain_of, has_longer_name
-from esper_grow.probes.trainings import guarded, new_training
+from esper_grow.probes.trainings import guarded, new_training, refuse_not_finite
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
 
@@ -261,7 +262,7 @@ class Placement:
             hint = f"Hold out {MIN_EXAMPLES_FOR_EVIDENCE} at least, and return one loss for each."
             raise GrowthError(Problem("E353", message, hint=hint))
         full = together.evaluate(validation)
-        _refuse_not_finite({"without adapters": host, "with adapters at all places": full})
+        refuse_not_finite({"without adapters": host, "with adapters at all places": full})
         together.model.requires_grad_(requires_grad=False)
         with together.judged():
             looks = self._affordable_looks(host_passes=2 if all(trains) else int(any(trains)))
@@ -406,7 +407,7 @@ class Placement:
             steps=steps,
             examples=len(host),
             seconds=self.request.clock.used,
-            remarks=tuple(self._remarks(steps, wanted)),
+            remarks=tuple(self._remarks(chosen, steps, wanted)),
         )
 
     def _verdict(
@@ -439,8 +440,11 @@ class Placement:
             return "undecided", f"Undecided: {together}. {needs}"
         share = 100 * float((host.mean() - planned.mean()) / evidence.mean)
         used = sum(place.parameters for place in chosen)
+        what = plural(len({place.slot for place in chosen}), "adapter")
+        if len(self.request.blueprints) > 1:
+            what += f" of {plural(len(chosen), 'block')}"
         return "pays", (
-            f"{plural(len(chosen), 'adapter')} with {used:,} parameters: of the {gain} ± {error} nats that all places "
+            f"{what} with {used:,} parameters: of the {gain} ± {error} nats that all places "
             f"bring, these bring {share:.0f} % without being trained for themselves."
         )
 
@@ -465,7 +469,11 @@ class Placement:
         settings = {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
         return settings | ({"use_dora": True} if isinstance(lora, Dora) else {})
 
-    def _remarks(self, steps: int, wanted: int) -> Iterator[str]:
+    def _remarks(self, chosen: Sequence[AdapterPlace], steps: int, wanted: int) -> Iterator[str]:
+        if chosen and len(self.request.blueprints) > 1:
+            blocks = Counter(place.slot for place in chosen)
+            ranks = [f"{slot} {count * (chosen[0].rank or 0)}" for slot, count in blocks.items()]
+            yield f"Ranks: {', '.join(ranks)}."
         if FEWEST_STEPS <= steps < min(wanted, STEPS // 2):
             yield f"The budget was enough for {plural(steps, 'step')}; more of them order places better."
         if self.interrupted:
@@ -480,15 +488,6 @@ class Placement:
             "Gains of single places are first-order estimates after one joint training: they rank what to place, and "
             "can be larger than true gains."
         )
-
-
-def _refuse_not_finite(losses: Mapping[str, Tensor]) -> None:
-    """Raise GrowthError (E352) if validation losses after a training are not finite."""
-    for training, examples in losses.items():
-        if wrong := int((~examples.isfinite()).sum()):
-            message = f"{wrong} of {len(examples)} losses of the validation data are not finite"
-            hint = "Lower the learning rate, set clip_norm, or check the loss: a mean over no labels is nan."
-            raise GrowthError(Problem("E352", f"{message} after training {training}", hint=hint))
 
 
 def _half_life(steps: int) -> float:

@@ -82,7 +82,7 @@ class AdapterPlace:
     @property
     def name(self) -> str:
         """Its layer, and its block if that is not the first."""
-        return self.slot if self.block == 1 else f"{self.slot} ({self.block})"
+        return self.slot if self.block == 1 else f"{self.slot}, block {self.block}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -169,14 +169,19 @@ class AdapterPlan:
             raise GrowthError(Problem("E337", message, hint=hint))
         layers = [_name_in_peft(slot) for slot in self.slots]
         targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers
-        patterns: dict[str, dict[str, float]] = {"rank_pattern": {}, "alpha_pattern": {}}
-        for layer, count in zip(layers, self._blocks().values(), strict=True):
-            if count > 1:
-                # All have the scale of one block.
-                scale = math.sqrt(count) if self.peft["use_rslora"] else count
-                patterns["rank_pattern"][f"^{layer}"] = count * self.peft["r"]
-                patterns["alpha_pattern"][f"^{layer}"] = scale * self.peft["lora_alpha"]
-        return {**self.peft, "target_modules": targets, **patterns}
+        counts = list(self._blocks().values())
+        usual = Counter(counts).most_common(1)[0][0]
+        other = {f"^{re.escape(layer)}": count for layer, count in zip(layers, counts, strict=True) if count != usual}
+        rank, alpha = self.peft["r"], self.peft["lora_alpha"]
+        power = 0.5 if self.peft["use_rslora"] else 1.0  # so several blocks have the scale of one
+        return {
+            **self.peft,
+            "r": usual * rank,
+            "lora_alpha": alpha * usual**power,
+            "target_modules": targets,
+            "rank_pattern": {layer: count * rank for layer, count in other.items()},
+            "alpha_pattern": {layer: alpha * count**power for layer, count in other.items()},
+        }
 
     def save(self, file: str | Path) -> None:
         """Write the plan as JSON; RunFolderError if that fails."""

@@ -23,7 +23,7 @@ from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, bare_cop
 from esper_grow.gardener.validation import each_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from esper_core.growth import RunningAverage, Variety
@@ -239,3 +239,12 @@ def _copied_group(group: dict[str, Any], memo: dict[int, Any]) -> Iterator[tuple
             yield key, [memo[id(member)] for member in members] if key == "params" else members
         else:
             yield key, deepcopy(value, memo)
+
+
+def refuse_not_finite(losses: Mapping[str, Tensor]) -> None:
+    """Raise GrowthError (E352) if validation losses after a training are not finite."""
+    for training, examples in losses.items():
+        if wrong := int((~examples.isfinite()).sum()):
+            message = f"{wrong} of {len(examples)} losses of the validation data are not finite"
+            hint = "Lower the learning rate, set clip_norm, or check the loss: a mean over no labels is nan."
+            raise GrowthError(Problem("E352", f"{message} after training {training}", hint=hint))

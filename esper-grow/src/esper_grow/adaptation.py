@@ -235,12 +235,9 @@ def blocks_together(
     ('lora(rank=2,alpha=4.0)', 'lora(rank=4,alpha=8.0)')
     """
     whole = rank if alpha is None and rslora else alpha
-    shares = [size / rank for size in range(block, rank + 1, block)]
-    alphas = [None if whole is None else whole * (math.sqrt(share) if rslora else share) for share in shares]
-    return tuple(
-        _lora(round(share * rank), of_share, dropout, rslora=rslora)
-        for share, of_share in zip(shares, alphas, strict=True)
-    )
+    power = 0.5 if rslora else 1.0
+    sizes = range(block, rank + 1, block)
+    return tuple(_lora(size, whole and whole * (size / rank) ** power, dropout, rslora=rslora) for size in sizes)
 
 
 def _meant_by(name: str, layers: Sequence[str], all_layers: Sequence[str]) -> list[str]:

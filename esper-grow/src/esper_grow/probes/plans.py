@@ -218,7 +218,10 @@ class AdapterPlan:
         yield ""
         planned = [place for place in self.places if place.order is not None]
         others = [place for place in self.places if place.order is None]
-        yield from _table([*planned, *others[: max(0, SHOWN - len(planned))]], [place.slot for place in self.places])
+        yield from _table(
+            [*planned, *others[: max(0, SHOWN - len(planned))]],
+            list(dict.fromkeys(place.slot for place in self.places)),
+        )
         if (more := len(self.places) - max(SHOWN, len(planned))) > 0:
             yield f"and {plural(more, 'more place')}"
         yield ""

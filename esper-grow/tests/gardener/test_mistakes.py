@@ -213,6 +213,14 @@ def train_on_validation_data(loop: Any) -> None:
     loop.tended({}).epochs(2)
 
 
+def freeze_before_the_step(loop: Any) -> None:
+    """As a loop freezes one of two models, while the other learns from it."""
+    loop.tended(GERMINATE).epoch()
+    loop.train(loop.batches[0])
+    loop.model.requires_grad_(requires_grad=False)
+    loop.gardener.step(loop.batches[0])
+
+
 def draw_validation_data(loop: Any) -> None:
     loop.validation = DataLoader(Drawn(*loop.validation[0]), 20)
     loop.tended().epochs(2)
@@ -273,6 +281,7 @@ def load_what_was_before(loop: Any) -> None:
         (average_in_a_dict, r"E349 an average of the weights \(dict\) was made before"),
         (average_in_a_copy, r"E349 an average of the weights \(NoisyHost\) was made before"),
         (average_in_a_copy_of_the_grafted_model, r"E349 an average of the weights \(NoisyHost\) was made before"),
+        (freeze_before_the_step, r"E358 what grows is frozen(?s:.)*before requires_grad_\(False\)"),
         (step_twice, "E370 .*twice with a batch"),
         (train_on_validation_data, "E372 .*passed to step"),
         (draw_validation_data, "E344 .*other examples"),

@@ -24,6 +24,7 @@ from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_sca
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.growth.slots import slots_of
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.protocols import State
 
@@ -230,6 +231,12 @@ class Branch(Incubation):
                 losses.append(loss.detach())
                 if acts or loss.requires_grad:
                     acts = True
+                    parameters = (
+                        [] if loss.requires_grad else [parameter for seed in seeds for parameter in seed.parameters()]
+                    )
+                    if parameters and not any(parameter.requires_grad for parameter in parameters):
+                        hint = "Call gardener.step(batch) before requires_grad_(False)."
+                        raise GrowthError(Problem("E358", "what grows is frozen, and cannot be trained", hint=hint))
                     self._keeper.backward(loss)
             if acts:
                 self._keeper.step([seed.number for seed in seeds])

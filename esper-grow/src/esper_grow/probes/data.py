@@ -16,22 +16,13 @@ import numpy as np
 from esper_core.growth import Example, RandomStream
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.gardener.traces import same_random_numbers
-from esper_grow.gardener.validation import (
-    REPEATABLE,
-    LoaderGenerators,
-    Validation,
-    fingerprint,
-    refuse_no_batches,
-    same_order,
-)
+from esper_grow.gardener.validation import REPEATABLE, LoaderGenerators, fingerprint, refuse_no_batches, same_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     import torch
-
-    from esper_grow.gardener.validation import Loss
 
 
 class DataStream:
@@ -122,9 +113,9 @@ class TrainingBatches:
 _END: Any = object()
 
 
-def held_out_batches(validation: Iterable[Any], loss: Loss, most: int, seed: int) -> list[Any]:
+def held_out_batches(validation: Iterable[Any], most: int) -> list[Any]:
     """Return the first validation batches, with ``most`` examples or a few more."""
-    Validation(validation, loss, seed)  # refuses data that cannot be iterated
+    refuse_no_batches(validation, "validation")
     batches: list[Any] = []
     with same_order(validation):
         for batch in islice(validation, most):

@@ -172,7 +172,7 @@ def place_adapters(
             if not slots:
                 raise GraftError(refused)
             graft(training.model, {name: SlotPlace(name, stack=len(blueprints)) for name in slots}, example=example)
-            held_out = held_out_batches(validation, by_example, options.get("examples", EXAMPLES), seed)
+            held_out = held_out_batches(validation, options.get("examples", EXAMPLES))
             request = Request(blueprints, parameters, seed, clock, report)
             data = training, batches, held_out, by_example, Host(training.model).prices(growth, None)
             return Placement(*data, request, refused, modules, len(fixed)).run(steps)

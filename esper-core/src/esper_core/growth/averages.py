@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[nn.Module, str]
 """Where a tensor is registered. A branch has other tensors in the same places."""
 
+MISSING: Final = torch.empty(0, device="meta")
+"""In the place of a weight that is gone: it has the form of none."""
+
+_Entry: TypeAlias = tuple[dict[str, Tensor], str, tuple[torch.Size, torch.dtype, torch.device], Tensor]
+"""Where torch keeps a weight, by which name, the weight's form, and its average."""
+
 
 class RunningAverage:
     """The average of some weights over batches, in which a batch counts ½ after ``half_life`` more.
@@ -50,26 +56,33 @@ class RunningAverage:
         self.places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
         self._batches: dict[Place, int] = {}
-        # By batches, since to group the averages in each batch takes as long as to average a small network.
-        self._alike: dict[int, list[tuple[Place, Tensor]]] = {}
+        self._alike: dict[int, list[_Entry]] = {}
+        """By batches, since to group the averages in each batch takes as long as to average a small network."""
 
     def update(self) -> None:
         """Take the present weights in, after a batch."""
-        if self.places is None:
+        if self.places is None or (alike := self._present()) is None:
+            self.places = None
             self.list_all()
-        alike = {
-            batches: ([average for _, average in entries], [getattr(*place) for place, _ in entries])
-            for batches, entries in self._alike.items()
-        }
-        for averages, tensors in alike.values():
-            # A loop, or a module, may put another tensor in the place of one.
-            if [tensor.shape for tensor in tensors] != [average.shape for average in averages]:
-                self.list_all()
-                self.update()
-                return
-        for batches, (averages, tensors) in alike.items():
-            take_in(averages, list(map(_in_form, tensors, averages)), self._half_life, batches + 1)
+            alike = self._present() or {}
+        for batches, (averages, weights) in alike.items():
+            take_in(averages, weights, self._half_life, batches + 1)
         self.count(1)
+
+    def _present(self) -> dict[int, tuple[list[Tensor], list[Tensor]]] | None:
+        """Return averages and weights by batches; None if a loop or a module put something else in a weight's place."""
+        alike: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        for batches, entries in self._alike.items():
+            weights = [registered.get(name, MISSING) for registered, name, _, _ in entries]
+            if [(weight.shape, weight.dtype, weight.device) for weight in weights] != [form for *_, form, _ in entries]:
+                return None
+            averages = [average for *_, average in entries]
+            pairs = zip(weights, averages, strict=True)
+            wide = [
+                weight if weight.dtype is average.dtype else weight.detach().to(average) for weight, average in pairs
+            ]
+            alike[batches] = averages, wide
+        return alike
 
     def list_all(self) -> dict[int, tuple[Tensor, int]]:
         """Return each average with its number of batches, by the identity of what is registered in its place.
@@ -88,7 +101,10 @@ class RunningAverage:
                 average, batches[place] = torch.zeros_like(tensor, dtype=_wide(tensor), requires_grad=False), 0
             self._averages[place], self._batches[place] = average, batches[place]
             listed[id(tensor)] = average, batches[place]
-            self._alike.setdefault(batches[place], []).append((place, average))
+            (module, name), form = place, (tensor.shape, tensor.dtype, tensor.device)
+            # What torch keeps of a module: to ask the module takes longer than to average a weight.
+            registered = next(kept for kept in (vars(module)["_parameters"], vars(module)["_buffers"]) if name in kept)
+            self._alike.setdefault(batches[place], []).append((registered, name, form, average))
         return listed
 
     def count(self, batches: int) -> None:
@@ -330,13 +346,6 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
 def _wide(tensor: Tensor) -> torch.dtype:
     """Return the type of a tensor's average: in half precision a batch's small share would be rounded away."""
     return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def _in_form(tensor: Tensor, average: Tensor) -> Tensor:
-    """Return a tensor in the type of its average, and where that is."""
-    if tensor.dtype is average.dtype and tensor.device == average.device:
-        return tensor
-    return tensor.detach().to(average)
 
 
 def take_in(averages: Sequence[Tensor], tensors: Sequence[Tensor], half_life: float, batches: int) -> None:

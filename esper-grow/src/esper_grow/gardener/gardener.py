@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from esper_grow.gardener.seed_sets import SetLook
     from esper_grow.gardener.validation import Loss
 
-STATE_FORMAT: Final = 4
+STATE_FORMAT: Final = 5
 """Version of what ``state_dict`` returns."""
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
@@ -237,7 +237,7 @@ class Gardener:
         Batches between two steps of the optimizer are the micro-batches of one step, with equal weights.
         """
         self._refuse_closed()
-        self._environment.last_batch = batch
+        self._environment.last_batch, self._environment.resumed_loss = batch, None
         batches = self._feed.add(batch)
         network, seed_set = self._environment.network, self._environment.seed_set
         if batches and seed_set is not None:

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.growth import Example
+import torch
+
+from esper_core.growth import Example, Host
 from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
+from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
 if TYPE_CHECKING:
@@ -149,7 +152,9 @@ class LoopEnvironment:
     ) -> None:
         self.network = network
         self.arm, self.seed, self.planned = arm, seed, planned
-        self.last_batch = last_batch
+        self.last_batch = self._example = last_batch
+        self.resumed_loss: float | None = None
+        """The mean loss on the latest batch of a loop that was resumed since; None: there was none, or another one."""
         self.steps, self.over = 0, False
         self.flops: int | None = None  # a loop has more passes than a Gardener sees
         self.signals: Signals | None = None
@@ -164,10 +169,17 @@ class LoopEnvironment:
         if not (network.garden.incubating or network.averages.is_final):
             network.averages.forget()  # they are kept up while seeds incubate, whose host they judge
         network.garden.tick()
-        with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
-            loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)
+        loss, self.resumed_loss = self._latest_loss(), None
         self.steps += 1
         return transitions + network.close_step([loss])
+
+    def _latest_loss(self) -> Tensor:
+        """Return the mean loss on the latest batch."""
+        model = self.network.model
+        if self.resumed_loss is not None:
+            return torch.tensor(self.resumed_loss, device=Host(model).device)
+        with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
+            return self._validation.mean_loss(model, self.last_batch, self._autocast)
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now; there is no other split than that for validation."""
@@ -223,14 +235,16 @@ class LoopEnvironment:
             warn_of_tending(f"close() pruned what was not kept yet: {listed}", hint)
 
     def state_dict(self) -> State:
-        """Return the state between two steps."""
-        position = {"steps": self.steps, "over": self.over}
+        """Return the state between two steps of the optimizer."""
+        with without_trace(self.network.model):
+            loss = self.resumed_loss if self.last_batch is self._example else float(self._latest_loss())
+        position = {"steps": self.steps, "over": self.over, "loss": loss}
         network, seed_set = self.network.state_dict(), None if self.seed_set is None else self.seed_set.state()
         return State({**network.plain, **position, "set": seed_set}, network.tensors)
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, in a network that has not grown."""
         self.network.load_state_dict(state)
-        self.steps, self.over = state.plain["steps"], state.plain["over"]
+        self.steps, self.over, self.resumed_loss = (state.plain[name] for name in ("steps", "over", "loss"))
         if self.seed_set is not None and state.plain["set"] is not None:
             self.seed_set.load_state(state.plain["set"])

@@ -148,6 +148,9 @@ def test_a_layer_that_lacks_more_gets_more_blocks_of_the_rank(form, power, tmp_p
         assert blueprints[layer].name.startswith(f"lora(rank={rank},alpha={alpha:.3}"[:-1])
     assert ", ".join(f"{layer} {rank}" for layer, rank in ranks.items()) in str(plan).replace("\n", " ")
     assert grown(lacking[0], lacking, plan) == list(lacking[0].state_dict())
+    replace(plan, blueprints=()).save(tmp_path / "plan.json")
+    with pytest.raises(EsperError, match=r"E332 (?s:.)*more blocks than there are blueprints"):
+        read_plan(tmp_path / "plan.json")
 
 
 def test_a_plan_is_refused_by_a_model_whose_layers_have_other_shapes(world, plan, tmp_path: Path) -> None:

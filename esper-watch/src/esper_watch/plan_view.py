@@ -80,7 +80,7 @@ def layers_of(places: Sequence[Json], order: Sequence[str]) -> dict[str, Any]:
         cells.setdefault(kind, {})[number] = {
             "text": "".join(planned[:1]) + (f" ×{len(planned)}" if len(planned) > 1 else ""),
             "share": round(share, 3),
-            "title": f"{slot}: {format_number(gains[slot], decimals=4)} nats alone",
+            "title": f"{slot}: {', '.join(_texts(place)['alone'] for place in by_slot[slot])} nats alone",
         }
     rows = [{"kind": kind, "cells": [of_kind.get(number) for number in numbers]} for kind, of_kind in cells.items()]
     return {"blocks": list(numbers), "rows": rows}

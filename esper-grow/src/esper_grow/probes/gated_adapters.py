@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Seed
     from esper_grow.gardener.validation import Loss
-    from esper_grow.probes.plans import Place
+    from esper_grow.probes.plans import PlaceKey
 
 
 class GatedAdapters:
@@ -31,7 +31,7 @@ class GatedAdapters:
         loss: Returns one loss for each example.
     """
 
-    def __init__(self, seeds: Mapping[Place, Seed], batches: Sequence[Any], loss: Loss) -> None:
+    def __init__(self, seeds: Mapping[PlaceKey, Seed], batches: Sequence[Any], loss: Loss) -> None:
         self._seeds, self._batches, self._loss = seeds, batches, loss
         self._rows: list[int] = []
         """The losses of each batch."""
@@ -44,54 +44,54 @@ class GatedAdapters:
         return losses
 
     @contextmanager
-    def _gates(self, values: Mapping[Place, float | Tensor]) -> Iterator[None]:
+    def _gates(self, values: Mapping[PlaceKey, float | Tensor]) -> Iterator[None]:
         """Multiply what each adapter puts out by its gate in the ``with`` block: a number, or one for each example."""
 
-        def multiply(place: Place, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
-            gate = values[place]
+        def multiply(key: PlaceKey, _module: nn.Module, _inputs: Any, outputs: Tensor) -> Tensor:
+            gate = values[key]
             if isinstance(gate, Tensor):
                 gate = gate.view(-1, *[1] * (outputs.ndim - 1)).to(outputs.dtype)
             return outputs * gate
 
         with ExitStack() as hooks:
-            for place in values:
-                hook = partial(multiply, place)
-                hooks.callback(self._seeds[place].block.register_forward_hook(hook).remove)
+            for key in values:
+                hook = partial(multiply, key)
+                hooks.callback(self._seeds[key].block.register_forward_hook(hook).remove)
             yield
 
-    def losses(self, model: nn.Module, acting: Sequence[Place]) -> Tensor:
+    def losses(self, model: nn.Module, acting: Sequence[PlaceKey]) -> Tensor:
         """Return the loss of each example where these adapters alone act."""
         host = Host(model)
-        with torch.no_grad(), host.evaluating(), self._gates({place: float(place in acting) for place in self._seeds}):
+        with torch.no_grad(), host.evaluating(), self._gates({key: float(key in acting) for key in self._seeds}):
             moved = (Example.of(batch).to(host.device) for batch in self._batches)
             return torch.cat([each_loss(self._loss(model, batch)).float() for batch in moved])
 
-    def gains(self, model: nn.Module, acting: Sequence[Place]) -> tuple[dict[Place, Tensor], Tensor]:
+    def gains(self, model: nn.Module, acting: Sequence[PlaceKey]) -> tuple[dict[PlaceKey, Tensor], Tensor]:
         """Return what other adapters bring each example beside those that act, to first order, and its loss with these.
 
         The notes of a first pass say how many losses a batch has.
         """
         host = Host(model)
-        gains: dict[Place, list[Tensor]] = {place: [] for place in self._seeds if place not in acting}
+        gains: dict[PlaceKey, list[Tensor]] = {key: [] for key in self._seeds if key not in acting}
         seen: list[Tensor] = []
         with host.evaluating():
             for batch, rows in zip(self._batches, self._rows, strict=True):
                 gates = {
-                    place: torch.full((rows,), float(place in acting), device=host.device, requires_grad=True)
-                    for place in self._seeds
+                    key: torch.full((rows,), float(key in acting), device=host.device, requires_grad=True)
+                    for key in self._seeds
                 }
                 with self._gates(gates):
                     losses = each_loss(self._loss(model, Example.of(batch).to(host.device)))
                     # With the gates in place, since checkpointing runs layers again. Some need not act on every batch.
-                    others = [gates[place] for place in gains]
+                    others = [gates[key] for key in gains]
                     gradients = torch.autograd.grad(losses.sum(), others, materialize_grads=True)
                 seen.append(losses.detach().float())
-                for place, gradient in zip(gains, gradients, strict=True):
-                    gains[place].append(-gradient.detach().float().cpu())
-        return {place: torch.cat(parts) for place, parts in gains.items()}, torch.cat(seen)
+                for key, gradient in zip(gains, gradients, strict=True):
+                    gains[key].append(-gradient.detach().float().cpu())
+        return {key: torch.cat(parts) for key, parts in gains.items()}, torch.cat(seen)
 
 
-def pooled(gains: Mapping[Place, Tensor]) -> dict[Place, Tensor]:
+def pooled(gains: Mapping[PlaceKey, Tensor]) -> dict[PlaceKey, Tensor]:
     """Return the gains of places, drawn halfway to the sum of what their block and their kind bring, by least squares.
 
     A layer is of the kind that its name within a numbered block says. One that shares neither stays as it is.

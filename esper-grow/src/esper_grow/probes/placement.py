@@ -53,7 +53,7 @@ from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches, held_out_batches, rows_of
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
 from esper_grow.probes.places import fitting_places
-from esper_grow.probes.plans import AdapterPlace, AdapterPlan, Place, better_order, filled, gain_of, has_longer_name
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan, PlaceKey, better_order, filled, gain_of, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training, refuse_not_finite
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from esper_grow.gardener.validation import Loss
     from esper_grow.probes.results import Verdict
     from esper_grow.probes.trainings import Training
+
+    Places = dict[PlaceKey, AdapterPlace]
 
 STEPS: Final = 100
 """Training steps of the set, and of the model without it."""
@@ -238,7 +240,7 @@ class Placement:
     refused: Sequence[Problem]
     modules: Sequence[str]
     fixed: int
-    seeds: dict[Place, Seed] = field(default_factory=dict, init=False)
+    seeds: dict[PlaceKey, Seed] = field(default_factory=dict, init=False)
     """The adapter of each place, in the copy in which all act."""
     examples: int = field(default=0, init=False)
     """On how many examples the set was trained."""
@@ -282,8 +284,7 @@ class Placement:
             # A blueprint need not fit everywhere.
             for block, variety in enumerate(fitting[:1] * len(self.request.blueprints)):
                 # Blocks that began with the same weights would stay the same.
-                seed = Host(model).plant(slot, variety, self.request.seed + block)
-                self.seeds[slot, block + 1] = seed
+                seed = self.seeds[slot, block + 1] = Host(model).plant(slot, variety, self.request.seed + block)
                 keeper.adopt(seed)
                 keeper.settle(seed, freeze=False)
 
@@ -326,8 +327,8 @@ class Placement:
         host, full = trained
         sizes = {key: seed.parameter_count for key, seed in self.seeds.items()}
         limit = sum(sizes.values()) if self.request.limit is None else self.request.limit
-        planned: dict[Place, AdapterPlace] = {}
-        first: dict[Place, AdapterPlace] = {}
+        planned: Places = {}
+        first: Places = {}
         scale, worth = 1.0, cast("Callable[[AdapterPlace], float]", gain_of)
         for left in range(looks, 0, -1):
             gains, seen = gated.gains(model, list(planned))
@@ -356,13 +357,13 @@ class Placement:
                 break
         return self._ordered(planned, first), gated.losses(model, list(planned))
 
-    def _place(self, key: Place, alone: float, error: float) -> AdapterPlace:
+    def _place(self, key: PlaceKey, alone: float, error: float) -> AdapterPlace:
         seed, (slot, block) = self.seeds[key], key
         features, rank = (seed.site.inputs, seed.site.channels), getattr(seed.block, "rank", None)
         return AdapterPlace(slot, rank, seed.parameter_count, alone, error, features=features, block=block)
 
     def _paying(
-        self, places: Sequence[AdapterPlace], figures: Mapping[Place, tuple[float, float]], used: int, loss: float
+        self, places: Sequence[AdapterPlace], figures: Mapping[PlaceKey, tuple[float, float]], used: int, loss: float
     ) -> Iterator[AdapterPlace]:
         """Yield the places whose gains beside those that are planned exceed their prices."""
         quantile = NormalDist().inv_cdf(1 - GATE_ALPHA / len(self.seeds))  # all places share the 5 %
@@ -373,7 +374,7 @@ class Placement:
                 yield replace(place, beside=gain, at_least=lower, price=price)
 
     @staticmethod
-    def _ordered(planned: Mapping[Place, AdapterPlace], first: Mapping[Place, AdapterPlace]) -> list[AdapterPlace]:
+    def _ordered(planned: Places, first: Places) -> list[AdapterPlace]:
         """Return places of the plan, then the others by what they bring alone."""
         others = [place for key, place in first.items() if key not in planned]
         return [*planned.values(), *sorted(others, key=lambda place: -place.alone)]

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-Place: TypeAlias = tuple[str, int]
-"""A layer, and which block of its rank."""
+PlaceKey: TypeAlias = tuple[str, int]
+"""What tells a place from others: its layer, and which block of the rank it is."""
 
 PLAN_FORMAT: Final = 1
 """Version of what ``AdapterPlan.save`` writes."""
@@ -75,8 +75,8 @@ class AdapterPlace:
     block: int = 1
 
     @property
-    def key(self) -> Place:
-        """What tells it from all others."""
+    def key(self) -> PlaceKey:
+        """Its layer and block."""
         return self.slot, self.block
 
     @property
@@ -218,10 +218,7 @@ class AdapterPlan:
         yield ""
         planned = [place for place in self.places if place.order is not None]
         others = [place for place in self.places if place.order is None]
-        yield from _table(
-            [*planned, *others[: max(0, SHOWN - len(planned))]],
-            list(dict.fromkeys(place.slot for place in self.places)),
-        )
+        yield from _table([*planned, *others[: max(0, SHOWN - len(planned))]], [place.slot for place in self.places])
         if (more := len(self.places) - max(SHOWN, len(planned))) > 0:
             yield f"and {plural(more, 'more place')}"
         yield ""
@@ -259,7 +256,7 @@ def gain_by_parameter(place: AdapterPlace) -> float:
 
 
 def better_order(
-    places: Sequence[AdapterPlace], limit: int | None, losses: Callable[[Sequence[Place]], Tensor]
+    places: Sequence[AdapterPlace], limit: int | None, losses: Callable[[Sequence[PlaceKey]], Tensor]
 ) -> Callable[[AdapterPlace], float]:
     """Return by what places are taken within a limit: their gains, or their gains by parameter.
 
@@ -309,7 +306,7 @@ def _table(places: list[AdapterPlace], layers: Sequence[str]) -> Iterator[str]:
         names = [
             "layer (shortened)",
             *(
-                f"{rank}{replace(place, slot=shorter[place.slot]).name}"
+                rank + place.name.replace(place.slot, shorter[place.slot])
                 for rank, place in zip(ranks, places, strict=True)
             ),
         ]
@@ -333,7 +330,7 @@ def _without_common_parts(layers: Sequence[str]) -> dict[str, str]:
     for layer in layers:
         *parents, end = layer.split(".")
         short_names[layer] = ".".join([*(part for part in parents if part.isdecimal() or part not in common), end])
-    return short_names if len({*short_names.values()}) == len(layers) else {}
+    return short_names if len({*short_names.values()}) == len(short_names) else {}
 
 
 def read_plan(file: str | Path) -> AdapterPlan:
@@ -347,6 +344,9 @@ def read_plan(file: str | Path) -> AdapterPlan:
         data = json.loads(read_part(path, None, _LAYOUT))
         data = {key: math.nan if value is None and key.endswith("_loss") else value for key, value in data.items()}
         plan = _reader().validate_python(data)
+        if max(plan._blocks().values(), default=1) > max(1, len(plan.blueprints)):
+            msg = "a layer has more blocks than there are blueprints"
+            raise ValueError(msg)
     except (ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
         raise GrowthError(Problem("E332", f"{path} is not a plan of adapters", hint=f"{error}\n{_LAYOUT}")) from error
     if plan.format != PLAN_FORMAT:

@@ -54,6 +54,13 @@ def _added(gradient: Tensor | None, more: Tensor | None) -> Tensor | None:
     return gradient + more
 
 
+def _refuse_frozen(seeds: Sequence[Seed]) -> None:
+    """Raise GrowthError (E358) if the loop has frozen all parameters of seeds, which would be blamed for the error."""
+    if {parameter.requires_grad for seed in seeds for parameter in seed.parameters()} == {False}:
+        hint = "Call gardener.step(batch) before requires_grad_(False)."
+        raise GrowthError(Problem("E358", "what grows is frozen, and cannot be trained", hint=hint))
+
+
 class Incubation(ABC):
     """How one seed, or a set of seeds, is trained from its germination on.
 
@@ -231,12 +238,8 @@ class Branch(Incubation):
                 losses.append(loss.detach())
                 if acts or loss.requires_grad:
                     acts = True
-                    parameters = (
-                        [] if loss.requires_grad else [parameter for seed in seeds for parameter in seed.parameters()]
-                    )
-                    if parameters and not any(parameter.requires_grad for parameter in parameters):
-                        hint = "Call gardener.step(batch) before requires_grad_(False)."
-                        raise GrowthError(Problem("E358", "what grows is frozen, and cannot be trained", hint=hint))
+                    if not loss.requires_grad:
+                        _refuse_frozen(seeds)
                     self._keeper.backward(loss)
             if acts:
                 self._keeper.step([seed.number for seed in seeds])

@@ -28,6 +28,8 @@ class Described:
 
 
 Count = Annotated[int, Field(ge=1)]
+Number = Annotated[int, Field(ge=0, le=100_000)]
+"""Of steps or rollbacks, which may be none."""
 Name = Annotated[str, Field(min_length=1, max_length=100), Described("a name of 1 to 100 characters")]
 
 
@@ -159,11 +161,8 @@ class GrowthConfig(Section):
     nursery: Count = Field(
         default=2, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
     )
-    embargo: int = Field(
-        default=constants.EMBARGO_STEPS,
-        ge=0,
-        le=100_000,
-        description="Steps after a prune in which nothing germinates in the slot.",
+    embargo: Number = Field(
+        default=constants.EMBARGO_STEPS, description="Steps after a prune in which nothing germinates in the slot."
     )
     seeds: Count | None = Field(
         default=None,
@@ -191,11 +190,8 @@ class GovernorConfig(Section):
     rollback: bool = Field(
         default=True, description="Roll a broken environment back to a snapshot; false: stop the run."
     )
-    rollbacks: int = Field(
-        default=constants.ROLLBACKS_IN_EPISODE,
-        ge=0,
-        le=100_000,
-        description="Rollbacks in an episode before the run is stopped.",
+    rollbacks: Number = Field(
+        default=constants.ROLLBACKS_IN_EPISODE, description="Rollbacks in an episode before the run is stopped."
     )
     penalty: float = Field(
         default=constants.ROLLBACK_PENALTY, ge=0, le=MAX_AMOUNT, description="Cost of a rollback in units of reward."
@@ -222,11 +218,8 @@ class GovernorConfig(Section):
         le=1,
         description="Share of the improvement over the untrained host that is lost in a collapse.",
     )
-    watch_steps: int = Field(
-        default=constants.WATCH_STEPS,
-        ge=0,
-        le=100_000,
-        description="Steps after an action in which a panic is attributed to it.",
+    watch_steps: Number = Field(
+        default=constants.WATCH_STEPS, description="Steps after an action in which a panic is attributed to it."
     )
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."

@@ -174,7 +174,8 @@ def _layers_of(model: nn.Module, where: str | Sequence[str]) -> list[str]:
     refused = refused_by_peft(model, layers)
     linear = [name for name in layers if name not in refused and not is_pointwise(model.get_submodule(name))]
     blocks = [name for name in linear if any(part.isdecimal() for part in name.split("."))] or linear
-    chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == _is_of_attention(name)]
+    of_attention = {name for name in blocks if any(part in name.lower() for part in _OF_ATTENTION)}
+    chosen = [name for name in blocks if where == ALL or (where == ATTENTION) == (name in of_attention)]
     if not chosen:
         raise _no_layer(where, layers)
     return chosen
@@ -254,10 +255,6 @@ def _fits(name: str, pattern: str) -> bool:
         return True
     parts = list(zip(name.split("."), pattern.split("."), strict=False))
     return name.count(".") == pattern.count(".") and all(fnmatchcase(part, wanted) for part, wanted in parts)
-
-
-def _is_of_attention(name: str) -> bool:
-    return any(part in name.lower() for part in _OF_ATTENTION)
 
 
 def _no_layer(name: str, layers: Sequence[str]) -> GraftError:

@@ -80,9 +80,10 @@ def probe(
     refuse_files(page, options["plan"])
     arguments = read_file(*split_names(file))
     model, loss, train, validation, *more = arguments
-    common: dict[str, Any] = {"budget": seconds, "price": price, "seed": seed}
-    common["optimizer"] = more[0] if more else None
-    common["on_progress"] = None if options["quiet"] else _tell
+    optimizer = more[0] if more else None
+    common: dict[str, Any] = {"budget": seconds, "price": price, "seed": seed, "optimizer": optimizer}
+    if not options["quiet"]:
+        common["on_progress"] = lambda text: print_line(printable(text), stream=sys.stderr)
     if steps is not None:
         common["steps"] = steps
 
@@ -107,10 +108,6 @@ def probe(
         print_json(arguments) if options["as_json"] else print_line(lora_config(arguments))
     else:
         print_json(result.to_dict()) if options["as_json"] else print_line(str(result))
-
-
-def _tell(text: str) -> None:
-    print_line(printable(text), stream=sys.stderr)
 
 
 def refuse_unused(options: dict[str, Any], slots: tuple[str, ...], blueprints: tuple[str, ...]) -> None:

@@ -241,16 +241,13 @@ def _is_hopeless(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
         return True
     seems_to_pay = scene.pays(slot, seed) > 0
     extended = 2 * scene.settings.preview if not seems_to_pay else scene.settings.preview + scene.settings.patience
-    return _age(seed) >= extended or (scene.is_spent and scene.life(slot, seed).mean <= 0)
+    age = math.inf if seed.age is None else seed.age
+    return age >= extended or (scene.is_spent and scene.life(slot, seed).mean <= 0)
 
 
 def _held(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> int:
     """Return for how many steps a seed has been holding."""
     return scene.observation.step - scene.life(slot, seed).since
-
-
-def _age(seed: SeedSignals) -> float:
-    return math.inf if seed.age is None else seed.age
 
 
 def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from esper_core.leyline import SiteKind
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Samples = Annotated[
+    int, Field(ge=30, le=1_000_000, description="Examples in all; a sixth each is for validation and test.")
+]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 OddWidth = Literal[1, 3, 5, 7]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -54,9 +57,7 @@ class StripesSettings(Settings):
 class ImagesSyntheticSettings(Settings):
     """Settings of ``images-synthetic``."""
 
-    samples: int = Field(
-        default=3000, ge=30, le=1_000_000, description="Examples in all; a sixth each is for validation and test."
-    )
+    samples: Samples = 3000
     size: int = Field(default=16, ge=8, le=256, description="Height and width of an image.")
     seed: Seed = Field(default=0, description="RNG seed of the data.")
     noise: float = Field(default=0.7, ge=0, le=10, description="Standard deviation of the noise; a wave is 2 high.")
@@ -65,9 +66,7 @@ class ImagesSyntheticSettings(Settings):
 class MarkedSumSettings(Settings):
     """Settings of ``marked-sum``."""
 
-    samples: int = Field(
-        default=4500, ge=30, le=1_000_000, description="Examples in all; a sixth each is for validation and test."
-    )
+    samples: Samples = 4500
     length: int = Field(default=12, ge=4, le=1024, description="Tokens per example.")
     symbols: int = Field(default=4, ge=2, le=256, description="Number of symbols and of classes; sums are modulo this.")
     seed: Seed = Field(default=0, description="RNG seed of the data.")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from esper_core import HostSpec, graft
 from esper_core.leyline import ConfigError, DataShape, GraftError, SiteKind
+from esper_core.leyline.errors import one_line
 from esper_core.leyline.specs import SITE_KINDS
 from esper_testing.checks import applies_if, demand, demand_no_error
 from esper_testing.sites import (
@@ -175,7 +176,7 @@ def slots_fire_where_its_spec_says(make: Make, spec: HostSpec, kind: SiteKind) -
         try:
             graft(host, spec.slots, example=example)
         except GraftError as error:
-            problems = "; ".join(_one_line(problem.message) for problem in error.problems)
+            problems = "; ".join(one_line(problem.message) for problem in error.problems)
             expect(False, shape, f"cannot be grafted at the slots of its spec: {problems}")
 
 
@@ -255,9 +256,9 @@ def _attempt(make: Make, shape: DataShape) -> nn.Module | str:
         with seeded(1):
             evaluated(built(make, shape), examples(shape))
     except ConfigError as error:
-        return _one_line("; ".join(problem.message for problem in error.problems))
+        return one_line("; ".join(problem.message for problem in error.problems))
     except Exception as error:
-        return _one_line(f"{type(error).__name__}: {error}")
+        return one_line(f"{type(error).__name__}: {error}")
     return host
 
 
@@ -293,7 +294,3 @@ def _state(host: nn.Module) -> dict[str, Tensor]:
 
 def _tensors(host: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in host.state_dict().items() if isinstance(value, Tensor)}
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]

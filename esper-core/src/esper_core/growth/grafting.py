@@ -208,7 +208,8 @@ class Family:
         if "__firstlineno__" in vars(plain):  # by which inspect finds the source of a class since Python 3.13
             namespace["__firstlineno__"] = vars(plain)["__firstlineno__"]
         if issubclass(plain, fx.GraphModule):
-            namespace["__call__"] = _call  # recompile() would wrap the parent's wrapper
+            # Else recompile() would wrap the parent's wrapper.
+            namespace["__call__"] = lambda module, *args, **named: nn.Module.__call__(module, *args, **named)
         return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain, places), namespace))
 
 
@@ -240,10 +241,6 @@ def _host_first(
 def _refuse_scripting(module: nn.Module) -> NoReturn:
     hint = "torch.jit.trace and torch.export.export take it as it is."
     raise GraftError(Problem("E315", f"a grafted {type(module).__name__} cannot be scripted", hint=hint))
-
-
-def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
-    return nn.Module.__call__(module, *args, **named)
 
 
 ABSENT_LIMIT = 3

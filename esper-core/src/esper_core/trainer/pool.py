@@ -9,6 +9,7 @@ the same for any number of lanes.
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -368,13 +369,10 @@ class Pool(Phases[Environment], StudyPool[Environment]):
     @staticmethod
     def obstacle_to_groups(recipe: Recipe, seed: int) -> str:
         """Return why networks of a recipe are trained one after another; "": they are not. ``seed`` builds one."""
-        pool = Pool(recipe, [""], 1)
-        (environment,) = pool.environments
-        with environment.guard():
-            environment.reset(0, seed)
-        why = pool.why_alone(environment)
-        pool.close()
-        return why
+        with closing(Pool(recipe, [""], 1)) as pool:
+            with pool.environments[0].guard():
+                pool.environments[0].reset(0, seed)
+            return pool.why_alone(pool.environments[0])
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""

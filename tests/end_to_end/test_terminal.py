@@ -125,7 +125,8 @@ def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(proc
     assert processes.wait() == -signal.SIGINT
     first, second = processes.err.splitlines()
     assert first == "Stopping after this step; interrupt again to stop at once. Either way:"
-    assert read_run(Path(second.split("esper resume ")[1].strip())).status == "died"
+    run = Path(second.split("esper resume ")[1].strip())
+    processes.wait_for(lambda: read_run(run).status == "died")  # its lock may be let go a moment later
     assert (manifest(runs)["status"], manifest(runs)["process"]["pid"]) == ("running", pid)
 
 

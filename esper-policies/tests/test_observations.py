@@ -56,7 +56,7 @@ class Chance(random.Random):
             incubation_loss=self.perhaps(self.number()),
             gradients=self.perhaps(leyline.GradientHealth(1.0, *shares)),
             gain=self.perhaps(self.gain()),
-            opinion=self.perhaps(leyline.Opinion(self.choice([*Finding]), "why", None, self.perhaps(self.number()))),
+            opinion=self.perhaps(leyline.Opinion(self.choice([*Finding]), price=self.perhaps(self.number()))),
         )
 
     def slot(self, name: str) -> SlotSignals:
@@ -221,7 +221,7 @@ PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/on
 GAIN = leyline.Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
 HEALTH, SHOWN = (
     leyline.GradientHealth(1.0, 0.25, 0.25, 0.0),
-    leyline.Opinion(Finding.SHOWN, "why", None, 0.05),
+    leyline.Opinion(Finding.SHOWN, price=0.05),
 )
 MEASURED = {"age": 0, "incubation_loss": math.e - 1, "gradients": HEALTH, "gain": GAIN, "opinion": SHOWN}
 SEED = SeedSignals("a/one", Stage.HOLDING, 0.5, 100, **MEASURED)

@@ -88,7 +88,7 @@ class RecordedRun:
         if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILISED):
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
             seen = Evidence(800, gain.mean, gain.standard_error, 0.01, gain.mean - 0.03, gain.mean + 0.03, 0.001, 1)
-            opinion = Opinion(Finding.SHOWN, "gain", seen, 0.02)
+            opinion = Opinion(Finding.SHOWN, evidence=seen, price=0.02)
             judged = {"gain": gain, "opinion": opinion, "price": 0.02}
             seeds = (SeedSignals(self.blueprint, living[-1][3], 0.5, 72, age=1, **judged),)
         early = SlotSignals(self.slot, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds)

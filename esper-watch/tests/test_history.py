@@ -26,7 +26,7 @@ stage = partial(stage_changed, **PLACE, blueprint="b/conv", parameters=120)
 
 
 def step(number: int, *, price: float | None = None, **more: Any) -> StepFinished:
-    opinion = None if price is None else Opinion(Finding.SHOWN, "it is shown", price=price)
+    opinion = None if price is None else Opinion(Finding.SHOWN, price=price)
     return step_finished(number, opinion=opinion, blueprint="b/conv", seed=7, **more)
 
 

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from esper_core.leyline import Cause, Evidence, Finding, Opinion, Reason
+from esper_core.leyline import Cause, Evidence, Finding, Lack, Opinion, Reason
 from esper_watch.report import read_report, report_page
 from tests.support.html_pages import typed
 
@@ -120,18 +120,18 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
     assert network_rows[0][1].endswith(" %")
 
 
-UNSURE = Opinion(Finding.NOT_SHOWN, "", Evidence(800, 0.02, 0.03, 0.01, -0.03, 0.07, 0.05, 3), 0.005)
+UNSURE = Opinion(Finding.NOT_SHOWN, evidence=Evidence(800, 0.02, 0.03, 0.01, -0.03, 0.07, 0.05, 3), price=0.005)
 
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
         (Reason(Cause.NURSERY, "blueprints/conv_light"), "conv_light was chosen"),
-        (Reason(Cause.POLICY), "pruned by its policy"),
+        (Reason(Cause.POLICY), "by the policy"),
         (Reason(Cause.POLICY, "", "blending", Opinion(Finding.NOT_SHOWN)), "below its price"),
         (Reason(Cause.ROLLBACK, "a loss is not finite"), "rolled back"),
         (Reason(Cause.EPISODE_END), "the episode is over"),
-        (Reason(Cause.EPISODE_END, "", "blending", Opinion(Finding.UNKNOWN, "too few")), "the episode is over"),
+        (Reason(Cause.EPISODE_END, "", "blending", Opinion(Finding.UNKNOWN, Lack.LOOKS, 2)), "the episode is over"),
         (Reason(Cause.POLICY, "", "blending", UNSURE), "gain not shown"),
     ],
 )

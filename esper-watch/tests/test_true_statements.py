@@ -163,7 +163,7 @@ def test_a_tooltip_of_the_keys_stays_with_its_mark_while_the_page_scrolls(make_r
     assert page.evaluate(TOOLTIP) == ""
 
 
-UNSHOWN = Opinion(Finding.NOT_SHOWN, "", Evidence(800, -0.02, 0.03, 0.01, -0.03, 0.07, 0.05, 3), 0.005)
+UNSHOWN = Opinion(Finding.NOT_SHOWN, evidence=Evidence(800, -0.02, 0.03, 0.01, -0.03, 0.07, 0.05, 3), price=0.005)
 GATED = json.dumps(asdict(Reason(Cause.POLICY, "", "fossilisation", UNSHOWN)), separators=(",", ":"))
 """A reason with the last conclusion of a gate, as events have it, with negative numbers."""
 

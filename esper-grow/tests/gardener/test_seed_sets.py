@@ -97,7 +97,9 @@ def test_members_that_cost_more_than_they_gain_are_pruned_and_the_rest_is_kept()
     world.epochs(13)
     (pruned,) = [change for report in world.reports for change in report.moved if change.now is Stage.PRUNED]
     assert pruned.reason.opinion.evidence.upper < pruned.reason.opinion.price
-    assert f"{pruned.slot}: blueprints/lora(rank=2) is pruned, left out, it is not missed" in str(world.reports[-1])
+    assert f"{pruned.slot}: blueprints/lora(rank=2) is pruned, by its set: not missed when left out" in str(
+        world.reports[-1]
+    )
     assert world.stages() == {"0": [], "2": KEPT, "4": KEPT}
     assert len(world.gardener.optimizer.state) == 4
 

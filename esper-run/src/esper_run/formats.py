@@ -207,9 +207,9 @@ def format_start(started: Any) -> str:
 def format_reason(reason: Reason) -> str:
     """Say why a seed changed its stage, with what its gate saw.
 
-    >>> from esper_core.leyline import Cause, Finding, Opinion, Reason
-    >>> format_reason(Reason(Cause.POLICY, "", "fossilisation", Opinion(Finding.NOT_SHOWN, "a bound of -0.1")))
-    'by the policy; gate before keeping it: a bound of −0.1'
+    >>> from esper_core.leyline import Cause, Reason
+    >>> format_reason(Reason(Cause.ROLLBACK, "a loss of -0.1"))
+    'rolled back: a loss of −0.1'
     """
     return _HYPHEN.sub(MINUS, str(reason))
 

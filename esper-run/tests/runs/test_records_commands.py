@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from esper_core.leyline import Cause, Finding, Metric, Opinion, Reason, Stage
+from esper_core.leyline import Cause, Finding, Lack, Metric, Opinion, Reason, Stage
 from esper_core.leyline.events import RunStarted
 from esper_core.telemetry.event_log import encode
 from esper_run.runs.directory import run_lock
@@ -150,7 +150,7 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "warnings": ["8 steps are too few"]}))
     assert esper_runs("show", OTTER, "--seeds").out == "No seed germinated.\nwarning: 8 steps are too few\n"
-    opinion = Opinion(Finding.NOT_SHOWN, "gain too small", price=0.75)
+    opinion = Opinion(Finding.UNKNOWN, Lack.FINITE, price=0.75)
     started = {"run": OTTER, "arms": ("grown",), "rounds": 1, "environments": 1, "steps": 2}
     events = [
         RunStarted(**started, gains_in="accuracy"),
@@ -170,5 +170,5 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     assert shown.getvalue().splitlines() == [
         "network 0 of grown: test/conv in early pruned, gain",
         "  +0.5000 ± 0.0500 accuracy, price 0.7500",
-        "  by the policy; gate before blending: gain too small",
+        "  by the policy; gate before blending: a loss is not finite",
     ]

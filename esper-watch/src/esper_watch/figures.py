@@ -7,7 +7,7 @@ readers, and reached with the arrow keys. Positions are in user units of an SVG 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,14 +59,6 @@ STAGE_NAMES: Final = {
 
 STAGE_HEIGHTS: Final = dict(zip(STAGE_NAMES, (3.0, 5.0, 8.0, 9.5, 8.0, 11.0, 0.0), strict=True))
 """Heights of the stages' bars: the higher, the more a seed is part of its network. They are read without colour."""
-
-_REASONS: Final = {
-    Cause.POLICY: "pruned by its policy",
-    Cause.DRAINED: "pruned after draining",
-    Cause.ROLLBACK: "rolled back",
-    Cause.LOST: "lost",
-}
-"""Reasons of stage changes, in the words of a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,11 +384,8 @@ def short_fate(life: SeedLife) -> str:
         return "still living"
     reason, opinion = life.reason, life.reason.opinion
     if reason.cause is Cause.POLICY and opinion is not None and opinion.finding is Finding.NOT_SHOWN:
-        is_more = opinion.evidence is not None and opinion.price is not None and opinion.evidence.mean > opinion.price
-        return "gain not shown" if is_more else "below its price"
-    if reason.cause is Cause.NURSERY:
-        return f"{short_name(reason.detail)} was chosen"
-    return _REASONS.get(reason.cause) or str(replace(reason, opinion=None))
+        return "gain not shown" if opinion.lacking else "below its price"
+    return f"{short_name(reason.detail)} was chosen" if reason.cause is Cause.NURSERY else reason.words
 
 
 def fate(life: SeedLife) -> str:

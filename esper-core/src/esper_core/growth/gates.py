@@ -16,21 +16,23 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
+from pydantic import TypeAdapter
 
 from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.actions import Op
 from esper_core.leyline.constants import (
     BLENDING_ALPHA,
+    FIRST_LOOK,
     GATE_ALPHA,
     GATE_DECISIONS,
     GATE_LOOKS,
     MIN_EXAMPLES_FOR_EVIDENCE,
 )
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import Evidence, Finding, Gain, Opinion, Reason
+from esper_core.leyline.signals import Evidence, Finding, Gain, Lack, Opinion, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -229,22 +231,22 @@ class Gate:
         ``correlation`` is that of this step's averages of weights with those of the step before.
         """
         self.steps += 1
-        missing = _missing(gain)
-        if gain is None or missing:
-            return Opinion(Finding.UNKNOWN, missing, price=price)
+        if gain is None:
+            return Opinion(Finding.UNKNOWN, Lack.GAIN, price=price)
+        if gain.n < MIN_EXAMPLES_FOR_EVIDENCE or not gain.finite:
+            lack = Lack.EXAMPLES if gain.finite else Lack.FINITE
+            return Opinion(Finding.UNKNOWN, lack, gain.n, price=price)
         self.means.append(gain.mean)
         self.correlations.append(correlation)
         decisions = decisions_in(self.looks, last=self.decides_last)
-        enough = min(GATE_DECISIONS)
-        if self.steps in decisions and len(self.means) >= enough:
+        if self.steps in decisions and len(self.means) >= FIRST_LOOK:
             self.decided = self._decide(gain, price, self.alpha / len(decisions))
         if self.decided is None:
-            note = f"the gate decides from look {enough} on; this is look {len(self.means)}"
-            return Opinion(Finding.UNKNOWN, note, price=price)
+            return Opinion(Finding.UNKNOWN, Lack.LOOKS, len(self.means), price=price)
         return self.decided
 
     def _decide(self, gain: Gain, price: float, alpha: float) -> Opinion:
-        recent = max(min(GATE_DECISIONS), math.ceil(len(self.means) / 2))
+        recent = max(FIRST_LOOK, math.ceil(len(self.means) / 2))
         evidence = lasting_evidence(gain, self.means[-recent:], self.correlations[-recent:], alpha, self.steps)
         finding = Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN
         return Opinion(finding, evidence=evidence, price=price)
@@ -255,16 +257,8 @@ def decisions_in(looks: int, *, last: bool) -> set[int]:
     return {look for look in GATE_DECISIONS if look <= looks} | ({looks} if last else set())
 
 
-def _missing(gain: Gain | None) -> str:
-    """Return why nothing can be concluded from a measurement; empty if something can."""
-    if gain is None:
-        return "the gain was not measured"
-    if gain.n < MIN_EXAMPLES_FOR_EVIDENCE:
-        return f"{gain.n} examples are too few to judge by: {MIN_EXAMPLES_FOR_EVIDENCE} at least"
-    return "" if gain.finite else f"a loss is not finite: the mean gain is {gain.mean}"
-
-
-GATES_OFF: Final = Opinion(Finding.OFF, "gates are off")
+GATES_OFF: Final = Opinion(Finding.OFF)
+_GATE, _OPINION = TypeAdapter(Gate), TypeAdapter(Opinion)
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
 """The op that needs a gate, by the seed's stage."""
@@ -372,11 +366,10 @@ class Gates:
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of gates with the same settings."""
         saved = decode_state(state)
-        self._gates = {
-            (number, Op(op)): Gate(**{**gate, "decided": gate["decided"] and _opinion(gate["decided"])})
-            for (number, op), gate in saved["gates"].items()
+        self._gates = {(number, Op(op)): _GATE.validate_python(gate) for (number, op), gate in saved["gates"].items()}
+        self._opinions = {
+            (number, Op(op)): _OPINION.validate_python(opinion) for (number, op), opinion in saved["opinions"].items()
         }
-        self._opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in saved["opinions"].items()}
         self._leads, self._candidates = saved["leads"], saved["candidates"]
 
     def ready(self, seed: Seed) -> bool:
@@ -384,9 +377,3 @@ class Gates:
         if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
             return False
         return self.refusal(seed, Op.ADVANCE) is None
-
-
-def _opinion(saved: dict[str, Any]) -> Opinion:
-    evidence = saved["evidence"]
-    parts = {"finding": Finding(saved["finding"]), "evidence": None if evidence is None else Evidence(**evidence)}
-    return Opinion(**{**saved, **parts})

@@ -56,6 +56,7 @@ from .signals import (
     Gain as Gain,
     GradientHealth as GradientHealth,
     HealthSnapshot as HealthSnapshot,
+    Lack as Lack,
     Level as Level,
     Metric as Metric,
     Observation as Observation,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal
 
+from esper_core.leyline.constants import FIRST_LOOK, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.lifecycle import SlotState, Stage
 
 if TYPE_CHECKING:
@@ -83,14 +84,34 @@ class Evidence:
     """Looks of this gate at this seed so far, including this one."""
 
 
+class Lack(StrEnum):
+    """What a gate did not have: a measured gain, enough examples, losses that are finite, enough looks."""
+
+    GAIN = "gain"
+    EXAMPLES = "examples"
+    FINITE = "finite"
+    LOOKS = "looks"
+
+
+_LACKS: Final = {
+    None: "gates are off",
+    Lack.GAIN: "the gain was not measured",
+    Lack.EXAMPLES: f"{{}} examples are too few to judge by: {MIN_EXAMPLES_FOR_EVIDENCE} at least",
+    Lack.FINITE: "a loss is not finite",
+    Lack.LOOKS: f"the gate decides from look {FIRST_LOOK} on; this is look {{}}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """What a gate concludes about a seed in one step. ``evidence`` is None if the gate did not look."""
 
     __pydantic_config__ = RECORD
     finding: Finding
-    note: str = ""
-    """Why it did not look, in words."""
+    lack: Lack | None = None
+    """Why it did not look; None: it did, or gates are off."""
+    n: int = 0
+    """The examples or looks that are too few."""
     evidence: Evidence | None = None
     price: float | None = None
     """The gain that is required; None if the gates are off."""
@@ -102,9 +123,9 @@ class Opinion:
 
     @property
     def reason(self) -> str:
-        """The note, or in words what was compared, and what is lacking."""
+        """In words why the gate did not look, or what was compared, and what is lacking."""
         if self.evidence is None or self.price is None:
-            return self.note
+            return _LACKS[self.lack].format(self.n)
         evidence, price = self.evidence, self.price
         sign = ">" if evidence.lower > price else "≤"
         looked = f"(look {evidence.looks}, {evidence.n} examples)"
@@ -143,14 +164,14 @@ _IN_WORDS: Final = {
     Cause.POLICY: "by the policy",
     Cause.STEP: "a step began",
     Cause.RAMP: "alpha at its target",
-    Cause.DRAINED: "alpha at 0",
+    Cause.DRAINED: "drained",
     Cause.GAIN: "its gain is shown",
-    Cause.NURSERY: "{} was chosen from the nursery",
-    Cause.ROLLBACK: "rolled back: {}",
-    Cause.LOST: "lost: the seed {}",
+    Cause.NURSERY: "another was chosen",
+    Cause.ROLLBACK: "rolled back",
+    Cause.LOST: "lost",
     Cause.EPISODE_END: "the episode is over",
     Cause.LOOP_END: "the loop is over",
-    Cause.SET: "{}",
+    Cause.SET: "by its set",
 }
 
 
@@ -170,8 +191,13 @@ class Reason:
     opinion: Opinion | None = None
     """The last conclusion of that gate."""
 
+    @property
+    def words(self) -> str:
+        """The cause in words, without what it leaves open."""
+        return _IN_WORDS[self.cause]
+
     def __str__(self) -> str:
-        cause = _IN_WORDS[self.cause].format(self.detail)
+        cause = f"{self.words}: {self.detail}" if self.detail else self.words
         gate = "keeping it" if self.gate == "fossilisation" else self.gate
         return cause if self.opinion is None else f"{cause}; gate before {gate}: {self.opinion.reason}"
 

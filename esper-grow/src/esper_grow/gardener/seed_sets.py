@@ -54,10 +54,8 @@ LITTLE: Final = 0.05
 """Share of what the set gains that members may seem to cost in all when it is kept: to wait until the last of them is
 sure costs a second pass in each step of the loop."""
 
-SPARED: Final = "left out, it is not missed: at most {:.4f} nats are lost"
-GERMINATED: Final = Reason(Cause.SET, "with the set")
-KEPT: Final = Reason(Cause.SET, "with the set, whose gain is shown")
-REFUSED: Final = Reason(Cause.SET, "with the set, whose gain was not shown in the planned steps")
+SPARED: Final = "not missed when left out, at most {:.4f} nats are lost"
+REFUSED: Final = Reason(Cause.SET, "the gain was not shown in the planned steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ class SeedSet:
         """Germinate the set, with the first batch."""
         garden = self._network.garden
         self._number = garden.born
-        return garden.germinate_set(self._actions, step, GERMINATED)
+        return garden.germinate_set(self._actions, step, Reason(Cause.SET))
 
     def count(self, batches: Sequence[Any]) -> None:
         """Count the examples on which the set was trained."""
@@ -212,7 +210,7 @@ class SeedSet:
         settled = gates.open or last or (bool(self._losses) and not changes and self._is_worthwhile(left, opinion))
         kept = bool(left) and is_open and settled
         if kept:
-            changes += garden.keep_set(self._number, step, KEPT)
+            changes += garden.keep_set(self._number, step, Reason(Cause.SET, "the gain is shown"))
         elif last:
             changes += [change for _, seed in left for change in garden.remove(REFUSED, number=seed.number)]
         pruned = sum(change.now is Stage.PRUNED for change in changes)

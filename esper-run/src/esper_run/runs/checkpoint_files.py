@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the checkpoint format. Other versions are refused."""
 
 MAX_GIB: Final = "ESPER_MAX_TENSORS_GIB"

@@ -99,6 +99,8 @@ IGNORED = {
 REMOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta", "p_margin", "host_params", "paired", "effect_size"}
 REMOVED |= {"curve", "target"}
 """Figures in the summaries of older revisions, and how seeds were blended in there."""
+NEW_IN_OPINIONS = {"lack", "n"}
+"""What a gate did not have, which was a note in words."""
 ARGUMENTS = {
     "germinate": ("blend", "speed"),
     "prune": ("speed",),
@@ -130,7 +132,8 @@ def numbers(data: object, path: str = "") -> Numbers:
             title = " ".join(str(data[name]) for name in ("op", "slot", "blueprint") if data.get(name))
             beside = path.removesuffix("/action") + "/arguments"
             return {path: title} | {f"{beside}/{name}": data[name] for name in ARGUMENTS.get(data["op"], ())}
-        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED | REMOVED]
+        left_out = IGNORED | REMOVED | (NEW_IN_OPINIONS if "finding" in data else set())
+        items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in left_out]
     elif isinstance(data, list):
         items = [(str(place), value) for place, value in enumerate(data)]
     else:

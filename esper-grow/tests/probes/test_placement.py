@@ -301,16 +301,34 @@ def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_three_times_its_s
 
 
 class Checkpointed(Residual):
+    reentrant = False
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return checkpoint(super().forward, inputs, use_reentrant=False)
+        if self.reentrant and not self.training:
+            return super().forward(inputs)
+        return checkpoint(super().forward, inputs.clone().requires_grad_(), use_reentrant=self.reentrant)
 
 
-def test_a_compiled_and_checkpointed_network_is_as_the_network_itself(world, plan) -> None:
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_compiled_and_checkpointed_network_is_as_the_network_itself(reentrant, world, plan) -> None:
     model = Checkpointed()
+    model.reentrant = reentrant
     model.load_state_dict(world[0].state_dict())
     compiled = torch.compile(model.requires_grad_(requires_grad=False), backend="eager")
     again = placed((compiled, *world[1:]), parameters=20)
     assert replace(again, seconds=plan.seconds, model=plan.model) == plan
+
+
+def test_a_loss_under_autocast_trains_in_each_step(world, plan) -> None:
+    def lowered(model: nn.Module, batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return per_example(model, batch).float()
+
+    again = place_adapters(
+        *(world[0], lowered, *world[1:]), rank=1, steps=120, optimizer=partial(AdamW, lr=2e-2), parameters=20
+    )
+    assert (again.slots, again.verdict) == (plan.slots, plan.verdict)
+    assert again.all_loss == pytest.approx(plan.all_loss, abs=0.02)
 
 
 def test_peft_gets_a_pattern_where_a_name_is_the_end_of_another(world) -> None:

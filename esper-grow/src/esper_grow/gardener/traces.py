@@ -56,8 +56,10 @@ def without_trace(model: nn.Module) -> Iterator[None]:
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    available = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if available else nullcontext()
+    kind = device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return nullcontext()  # around the autocast of a loss function it would keep shortened weights from step to step
+    return torch.autocast(kind, enabled=False, cache_enabled=False)
 
 
 @contextmanager

@@ -137,10 +137,25 @@ def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
         hint = "Let the loss function run the model with gradients: without no_grad, detach or item."
         raise GrowthError(Problem("E352", message, hint=hint))
     try:
-        mean.backward(inputs=trained)
+        # Of reentrant checkpoints torch sees no parameters within, and would leave out their gradients.
+        mean.backward(inputs=None if _is_reentrant(mean) else trained)
     except RuntimeError as error:
         message = f"the model cannot be trained: the backward pass {SeedFault.describe_error(error)}"
         raise GrowthError(Problem("E352", message, hint="Make  loss(model, batch).mean().backward()  work.")) from error
+
+
+def _is_reentrant(mean: Tensor) -> bool:
+    """Return whether layers are checkpointed with ``use_reentrant=True`` in the pass that gave a loss."""
+    seen, waiting = set(), [mean.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False
 
 
 def guarded(loss: Loss) -> Loss:

@@ -84,7 +84,29 @@ def test_the_gate_before_a_set_decides_at_its_last_look_too():
     gates = [Gate(looks=7, decides_last=last) for last in (False, True)]
     for _ in range(7):
         seen = [gate.look(GOOD, PRICE, 0.2).evidence for gate in gates]
-    assert [(evidence.looks, evidence.alpha) for evidence in seen] == [(5, GATE_ALPHA / 2), (7, GATE_ALPHA / 3)]
+    assert [(evidence.looks, evidence.alpha) for evidence in seen] == [(5, GATE_ALPHA / 2), (7, GATE_ALPHA / 3 / 2)]
+
+
+def test_a_set_that_still_learns_is_judged_at_last_by_the_level_it_has_reached():
+    seed, several = (Gate(looks=10, decides_last=last) for last in (False, True))
+    for step in range(1, 11):
+        rising = dataclasses.replace(GOOD, mean=0.1 * step)
+        opinions = [gate.look(rising, 0.5, 0.2) for gate in (seed, several)]
+    assert [opinion.finding for opinion in opinions] == [Finding.NOT_SHOWN, Finding.SHOWN]
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.7])
+def test_worthless_sets_pass_no_more_often_than_the_gate_allows(correlation):
+    draw, passed = np.random.default_rng(0), 0
+    for _ in range(2000):
+        gate, mean = Gate(looks=10, decides_last=True), draw.standard_normal()
+        for _ in range(10):
+            shown = gate.look(Gain(10**6, PRICE + mean, 1e-6, 0.0, 0.0, 1.0), PRICE, correlation).opens
+            mean = correlation * mean + math.sqrt(1 - correlation**2) * draw.standard_normal()
+            passed += shown and gate.steps == gate.decided.evidence.looks
+            if shown:
+                break
+    assert passed <= 2000 * 0.06
 
 
 def test_a_missing_measurement_uses_up_a_look_but_a_decision_needs_three():

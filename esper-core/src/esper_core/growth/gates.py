@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from statistics import NormalDist
+from statistics import NormalDist, linear_regression
 from typing import TYPE_CHECKING, Final, Literal
 
 import torch
@@ -146,7 +146,7 @@ def lasting_mean(means: Sequence[float], correlations: Sequence[float]) -> tuple
 
 
 def lasting_evidence(
-    gain: Gain, means: Sequence[float], correlations: Sequence[float], alpha: float, look: int
+    gain: Gain, means: Sequence[float], correlations: Sequence[float], alpha: float, look: int, *, rising: bool = False
 ) -> Evidence:
     """Return what several looks show of the gain that lasts; each bound is wrong with probability ``alpha``.
 
@@ -154,11 +154,21 @@ def lasting_evidence(
     √(examples² + steps²): the first is that of ``lower_bound``, the second a quantile of Student's t times the
     standard error from step to step (the method of variance estimates recovery). Noise of the examples that is new at
     each look moves the means from look to look, so that it is in the second; the first has what repeats.
+
+    ``rising``: a straight rise of the means is taken out, and the mean is the level that was reached. Its error is at
+    most twice as large, since the rise is estimated, too.
     """
+    freedom = len(means) - 1
+    if rising:
+        rise = max(0.0, linear_regression(range(len(means)), means).slope)
+        means = [mean + rise * (freedom - place) for place, mean in enumerate(means)]
     mean, between = lasting_mean(means, correlations)
+    if rising:
+        mean, freedom = min(mean, gain.mean), freedom - 1
+        between *= 2 * math.sqrt((freedom + 1) / freedom)
     deviation, shift = gain.deviation * math.sqrt(gain.repeats), mean - gain.mean
     here = replace(gain, mean=mean, deviation=deviation, worst=gain.worst + shift, best=gain.best + shift)
-    steps = students_quantile(alpha, len(means) - 1) * between
+    steps = students_quantile(alpha, freedom) * between
     lower = mean - math.hypot(mean - lower_bound(here, alpha), steps)
     upper = mean + math.hypot(upper_bound(here, alpha) - mean, steps)
     return Evidence(gain.n, mean, here.standard_error, between, lower, upper, alpha, look)
@@ -214,7 +224,8 @@ class Gate:
         means: The mean gains that were measured.
         correlations: How much the averages of weights of each of these looks correlate with those of the one before.
         decided: What it decided last.
-        decides_last: Whether it decides at its last look, too, as before a set, which grows from the first step on.
+        decides_last: Whether it decides at its last look, too, as before a set, which grows from the first step on. The
+            level that a rising gain has reached there counts as well, each with half of the error probability.
     """
 
     looks: int = GATE_LOOKS
@@ -247,7 +258,11 @@ class Gate:
 
     def _decide(self, gain: Gain, price: float, alpha: float) -> Opinion:
         recent = max(FIRST_LOOK, math.ceil(len(self.means) / 2))
-        evidence = lasting_evidence(gain, self.means[-recent:], self.correlations[-recent:], alpha, self.steps)
+        seen = gain, self.means[-recent:], self.correlations[-recent:]
+        # A set may still learn when the training ends.
+        ways = (False, True) if self.decides_last and self.steps == self.looks else (False,)
+        views = [lasting_evidence(*seen, alpha / len(ways), self.steps, rising=way) for way in ways]
+        evidence = max(views, key=lambda view: view.lower)
         finding = Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN
         return Opinion(finding, evidence=evidence, price=price)
 
@@ -258,7 +273,8 @@ def decisions_in(looks: int, *, last: bool) -> set[int]:
 
 
 GATES_OFF: Final = Opinion(Finding.OFF)
-_GATE, _OPINION = TypeAdapter(Gate), TypeAdapter(Opinion)
+_GATES_OF: Final = TypeAdapter(dict[tuple[int, Op], Gate])
+_OPINIONS_OF: Final = TypeAdapter(dict[tuple[int, Op], Opinion])
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
 """The op that needs a gate, by the seed's stage."""
@@ -366,10 +382,8 @@ class Gates:
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of gates with the same settings."""
         saved = decode_state(state)
-        self._gates = {(number, Op(op)): _GATE.validate_python(gate) for (number, op), gate in saved["gates"].items()}
-        self._opinions = {
-            (number, Op(op)): _OPINION.validate_python(opinion) for (number, op), opinion in saved["opinions"].items()
-        }
+        self._gates = _GATES_OF.validate_python(saved["gates"])
+        self._opinions = _OPINIONS_OF.validate_python(saved["opinions"])
         self._leads, self._candidates = saved["leads"], saved["candidates"]
 
     def ready(self, seed: Seed) -> bool:

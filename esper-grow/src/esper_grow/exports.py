@@ -74,11 +74,16 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
     return plain
 
 
+def refuse_living(model: nn.Module) -> None:
+    """Raise GrowthError (E336) if seeds in a model are not kept yet."""
+    if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
+        hint = "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest."
+        raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
+
+
 def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
     """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
-    if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
-        hint = "Call tend() first, which keeps what pays. What is not kept when its Gardener is closed is lost."
-        raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
+    refuse_living(model)
     plain = copy.deepcopy(model)
     behind = Host(plain).slots.by_module
     for at, slot in behind.items():

@@ -34,6 +34,7 @@ from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_grow.adaptation import linear_shape, refused_by_peft
+from esper_grow.exports import refuse_living
 from esper_grow.peft_growth import has_adapters, keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
@@ -105,9 +106,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
         RunFolderError: the folder cannot be written.
     """
     host = Host(model)
-    if living := [f"{seed.blueprint} in {slot.name}" for slot in host.slots.each() for seed in slot.nursery]:
-        hint = "Call tend() first, which keeps what pays. What is not kept when its Gardener is closed is lost."
-        raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
+    refuse_living(model)
     slots = host.slots.by_module
     chosen = {
         at: [seed for seed in slot.fossils if (seed.acts if name is None else seed.label == name)]

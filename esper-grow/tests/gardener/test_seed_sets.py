@@ -152,6 +152,26 @@ def test_a_set_that_never_pays_is_pruned_with_the_last_planned_step():
     assert again.epochs(1)[-1].kept, "its slots do not rest any more"
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_loop_that_ends_early_keeps_a_set_whose_gain_is_shown(broken, caplog):
+    world = World(leave_out=0.0, steps=20)
+    world.epochs(8)
+    inputs, labels = world.batches[0]
+    world.step((inputs * (float("nan") if broken else 1.0), labels))
+    world.gardener.close()
+    assert world.stages() == dict.fromkeys(PLACES, [] if broken else KEPT)
+    assert ("E371" in caplog.text) == broken
+
+
+def test_a_batch_whose_loss_is_not_a_number_loses_the_set_and_that_is_told(caplog):
+    world = World()
+    inputs, labels = world.batches[0]
+    world.step((inputs * float("nan"), labels))
+    world.epochs(2)
+    assert world.stages() == dict.fromkeys(PLACES, [])
+    assert caplog.text.count("E342 every seed of the set was lost") == 1
+
+
 def test_a_set_trains_as_adapters_that_are_there_from_the_start():
     world, twin = World(growth={"gates": "off"}, steps=3), World(steps=3)
     twin.gardener._environment.seed_set.germinate(0)

@@ -203,6 +203,13 @@ class Governor:
         withdrawn = decision.counted(self._faults)
         return RolledBack(tuple(transitions), withdrawn, losses[-1] if losses else self._history.guessing_loss)
 
+    def restore(self) -> None:
+        """Restore the newest sound snapshot, if there is one, without living seeds: for whoever stops, and goes on."""
+        kept, _ = self._snapshots.newest_sound(self._garden)
+        if kept is not None:
+            kept.snapshot.restore(self._garden)
+            self._garden.remove(Reason(Cause.ROLLBACK, "the governor stopped"))
+
     def state_dict(self) -> State:
         """Return the state between two steps, when no rollback is planned; snapshots are part of it."""
         return State.of(

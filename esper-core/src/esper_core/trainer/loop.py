@@ -250,9 +250,9 @@ class Stepper:
                 self.bus.publish(*steps_finished(environments, self.pool.latest, *placeholders, step))
                 self.bus.publish(*governor_acted(environments, hopeless, {}))
                 self.bus.settle()
-                rate = "optimizer.host.learning_rate of a configuration"
                 # A plugin's alarm may have other causes than the loss, so there is no advice to give.
-                hint = None if decision.second_opinion else f"Try a smaller learning rate ({rate}), or set clip_norm."
+                advice = "Try a smaller learning rate, set clip_norm, or look for broken data."
+                hint = None if decision.second_opinion else advice
                 raise GovernorStop(Problem("E402", f"{location}: {decision.reason}", hint=hint))
             if decision.act is not Act.CONTINUE:
                 back = decision.back_to

@@ -29,7 +29,7 @@ from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
-from esper_core.leyline.signals import Cause, Observation, Reason
+from esper_core.leyline.signals import Observation
 from esper_core.leyline.specs import Operations
 from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
@@ -255,14 +255,14 @@ class Gardener:
 
         Raises:
             GrowthError: Nothing was trained since the last call (E345), or the validation data cannot be used (E344).
-            GovernorStop: The model went wrong and cannot be rolled back.
+            GovernorStop: The model went wrong again, and was restored to its last healthy state if there is one.
         """
         self._refuse_closed()
         self._feed.refuse_untrained()
         refuse_lost_slots(self.model, self._environment.network.garden.slots.values())
         self._form.refuse_other(branched=bool(self._environment.network.garden.incubating), thorough=True)
         with without_trace(self.model):
-            result = self._stepper.advance(self._environment.steps)
+            result = self._environment.advance(self._stepper)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
             look = self._tend_set(result.step)
@@ -315,7 +315,7 @@ class Gardener:
         self._feed.begin_at(saved.plain["fed"])
 
     def close(self) -> None:
-        """Prune the seeds that are not kept, remove the hooks, and write the results. May be called twice."""
+        """Keep a set whose gain is shown, prune other seeds, remove the hooks, write the results. May be called twice."""
         self._end(None)
 
     def __enter__(self) -> Gardener:
@@ -337,7 +337,7 @@ class Gardener:
             return
         self._closed = True
         with self._closing, without_trace(self.model):
-            pruned = self._environment.network.garden.remove(Reason(Cause.LOOP_END))
+            kept, pruned = self._environment.end()
             Host(self.model).prune()  # no step follows in which a slot could rest
             self._environment.network.close()
             if error is None and self._environment.network.averages.is_final:
@@ -347,7 +347,7 @@ class Gardener:
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
                 )
             if self._record is not None:
-                self._report(pruned)
+                self._report(kept + pruned)
                 concluded = "".join(self._arm.conclusions())
                 self._record.finish(self._environment, self._stepper.clock.summary(), concluded, error)
 

@@ -12,8 +12,9 @@ import torch
 
 from esper_core.growth import Example, Host
 from esper_core.leyline.actions import Op
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.errors import GovernorStop, GrowthError, Problem
 from esper_core.leyline.protocols import State
+from esper_core.leyline.signals import Cause, Reason
 from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
     from esper_core.trainer import GrowingNetwork
+    from esper_core.trainer.loop import Stepper, StepResult
     from esper_grow.gardener.seed_sets import SeedSet
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
@@ -216,6 +218,19 @@ class LoopEnvironment:
             return mask
         ops = {slot: ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
+
+    def advance(self, stepper: Stepper) -> StepResult:
+        """Take a decision step. If the governor stops the loop, the model is restored to its last healthy state first."""
+        try:
+            return stepper.advance(self.steps)
+        except GovernorStop:
+            self.network.governor.restore()
+            raise
+
+    def end(self) -> tuple[list[Transition], list[Transition]]:
+        """Keep a set whose gate is open, though the loop ends early, and prune other seeds; return both."""
+        kept = [] if self.seed_set is None else self.seed_set.keep_shown(self.steps)
+        return kept, self.network.garden.remove(Reason(Cause.LOOP_END))
 
     def warn_of_surplus(self) -> None:
         """Log a warning if the planned steps are over, and nothing lives that could still be kept (E371)."""

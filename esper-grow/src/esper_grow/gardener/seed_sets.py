@@ -19,6 +19,7 @@ is done only as often as it takes no more than a share of the training so far.
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
 
+log = logging.getLogger("esper")
+
 PASSES: Final = 3, 2
 """What a training step takes, in forward passes: of a host that trains, and of one that is mostly frozen."""
 
@@ -55,6 +58,7 @@ LITTLE: Final = 0.05
 sure costs a second pass in each step of the loop."""
 
 SPARED: Final = "not missed when left out, at most {:.4f} nats are lost"
+SHOWN: Final = Reason(Cause.SET, "the gain is shown")
 REFUSED: Final = Reason(Cause.SET, "the gain was not shown in the planned steps")
 
 
@@ -143,6 +147,7 @@ class SeedSet:
         self.prospect = ""
         """What it costs, and which gains of it can be shown, as it is told before training."""
         self._number: int | None = None
+        self._lives = False
         self._trained = self._spent = 0.0
         self._losses: dict[int | None, Tensor] = {}
         self._look: SetLook | None = None
@@ -168,7 +173,7 @@ class SeedSet:
     def germinate(self, step: int) -> list[Transition]:
         """Germinate the set, with the first batch."""
         garden = self._network.garden
-        self._number = garden.born
+        self._number, self._lives = garden.born, True
         return garden.germinate_set(self._actions, step, Reason(Cause.SET))
 
     def count(self, batches: Sequence[Any]) -> None:
@@ -197,6 +202,7 @@ class SeedSet:
         """Prune members that are not missed, and keep the set or prune it if that is due; ``last``: after this none."""
         members, self._look = self._members, None
         if self._number is None or not members:
+            self._warn_if_lost()
             return []
         garden, gates = self._network.garden, self._network.garden.gates
         opinion = gates.opinion(garden.incubating[self._number])
@@ -210,12 +216,30 @@ class SeedSet:
         settled = gates.open or last or (bool(self._losses) and not changes and self._is_worthwhile(left, opinion))
         kept = bool(left) and is_open and settled
         if kept:
-            changes += garden.keep_set(self._number, step, Reason(Cause.SET, "the gain is shown"))
+            changes += garden.keep_set(self._number, step, SHOWN)
         elif last:
             changes += [change for _, seed in left for change in garden.remove(REFUSED, number=seed.number)]
+        self._lives = not kept and not last
         pruned = sum(change.now is Stage.PRUNED for change in changes)
         self._look = replace(self._look, pruned=pruned, kept=kept)
         return changes
+
+    def _warn_if_lost(self) -> None:
+        """Log a warning, once, if all members failed (E342)."""
+        if self._lives:
+            self._lives = False
+            message = "every seed of the set was lost, and none germinates again"
+            hint = "print(tended) says why. A batch may be the cause: a mean over no labels is nan."
+            log.warning("%s", Problem("E342", message, hint=hint))
+
+    def keep_shown(self, step: int) -> list[Transition]:
+        """Keep the set if its gate is open, and what it trained since is finite."""
+        garden, members = self._network.garden, self._members
+        weights = [parameter for _, seed in members for parameter in seed.parameters()]
+        if self._number is None or not members or not all(bool(weight.isfinite().all()) for weight in weights):
+            return []
+        opinion = garden.gates.opinion(garden.incubating[self._number])
+        return garden.keep_set(self._number, step, SHOWN) if opinion is not None and opinion.opens else []
 
     def _is_worthwhile(self, members: Sequence[tuple[Any, Seed]], opinion: Opinion | None) -> bool:
         """Return whether what members seem to cost above their gains is little of what the set gains."""
@@ -275,6 +299,7 @@ class SeedSet:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned, after the network was restored."""
         self._number, self._trained, self._spent = state["number"], state["trained"], state["spent"]
+        self._lives = bool(self._members)
 
 
 def _refuse_crowded(slots: Sequence[Any], copies: int) -> None:

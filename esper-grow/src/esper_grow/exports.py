@@ -26,7 +26,7 @@ from esper_core.growth import Example, Host, RandomStream, ungraft
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_grow.peft_growth import forget_growth
+from esper_grow.peft_growth import forget_growth, refuse_living
 from esper_run.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
@@ -72,13 +72,6 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
     if path is not None:
         _write_module(plain, grown, type(model).__name__, Path(path))
     return plain
-
-
-def refuse_living(model: nn.Module) -> None:
-    """Raise GrowthError (E336) if seeds in a model are not kept yet."""
-    if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
-        hint = "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest."
-        raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
 
 
 def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:

@@ -34,8 +34,7 @@ from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_grow.adaptation import linear_shape, refused_by_peft
-from esper_grow.exports import refuse_living
-from esper_grow.peft_growth import has_adapters, keep_growth_with_adapters
+from esper_grow.peft_growth import has_adapters, keep_growth_with_adapters, refuse_living
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 

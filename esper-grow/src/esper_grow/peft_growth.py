@@ -91,3 +91,10 @@ def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, 
         for file in configurations:
             write_json(file, {**json.loads(read_bytes(file)), _MARK: GROWN_FILE})
     return saved
+
+
+def refuse_living(model: nn.Module) -> None:
+    """Raise GrowthError (E336) if seeds in a model are not kept yet."""
+    if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
+        hint = "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest."
+        raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))

@@ -159,8 +159,17 @@ def test_a_loop_that_ends_early_keeps_a_set_whose_gain_is_shown(broken, caplog):
     inputs, labels = world.batches[0]
     world.step((inputs * (float("nan") if broken else 1.0), labels))
     world.gardener.close()
-    assert world.stages() == dict.fromkeys(PLACES, [] if broken else KEPT)
+    assert world.stages() == {slot: [] if broken else KEPT for slot in PLACES}
     assert ("E371" in caplog.text) == broken
+
+
+def test_a_model_that_is_frozen_with_what_grew_is_named_once(caplog):
+    world = World()
+    world.epochs(8)
+    assert "E358" not in caplog.text
+    world.model.requires_grad_(requires_grad=False)
+    world.epochs(2)
+    assert caplog.text.count("E358 nothing trains: what has grown is frozen like the model") == 1
 
 
 def test_a_batch_whose_loss_is_not_a_number_loses_the_set_and_that_is_told(caplog):
@@ -168,7 +177,7 @@ def test_a_batch_whose_loss_is_not_a_number_loses_the_set_and_that_is_told(caplo
     inputs, labels = world.batches[0]
     world.step((inputs * float("nan"), labels))
     world.epochs(2)
-    assert world.stages() == dict.fromkeys(PLACES, [])
+    assert world.stages() == {slot: [] for slot in PLACES}
     assert caplog.text.count("E342 every seed of the set was lost") == 1
 
 

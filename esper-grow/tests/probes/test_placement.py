@@ -141,16 +141,21 @@ def test_a_layer_that_lacks_more_gets_more_blocks_of_the_rank(form, power, tmp_p
     assert ranks[HELPFUL] > 1
     config, blueprints = plan.to_peft(), plan.slots_and_blueprints()["blueprints"]
     for layer, rank in ranks.items():
-        pattern = f"^{re.escape(layer)}"
+        pattern = re.escape(layer)
         alpha = config["alpha_pattern"].get(pattern, config["lora_alpha"])
         assert config["rank_pattern"].get(pattern, config["r"]) == rank
         assert alpha == pytest.approx(2 * rank**power), "each has the scale of the whole rank"
         assert blueprints[layer].name.startswith(f"lora(rank={rank},alpha={alpha:.3}"[:-1])
     assert ", ".join(f"{layer} {rank}" for layer, rank in ranks.items()) in str(plan).replace("\n", " ")
     assert grown(lacking[0], lacking, plan) == list(lacking[0].state_dict())
-    replace(plan, blueprints=()).save(tmp_path / "plan.json")
-    with pytest.raises(EsperError, match=r"E332 (?s:.)*more blocks than there are blueprints"):
-        read_plan(tmp_path / "plan.json")
+    for changes, message in (
+        ({"blueprints": ()}, "more blocks than there are blueprints"),
+        ({"parameters": plan.parameters + 1}, "a changed plan is not measured"),
+        ({"peft": {**plan.peft, "r": 2}}, "a changed plan is not measured"),
+    ):
+        replace(plan, **changes).save(tmp_path / "plan.json")
+        with pytest.raises(EsperError, match=rf"E332 (?s:.)*{message}"):
+            read_plan(tmp_path / "plan.json")
 
 
 def test_a_plan_is_refused_by_a_model_whose_layers_have_other_shapes(world, plan, tmp_path: Path) -> None:

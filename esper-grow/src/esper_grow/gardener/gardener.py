@@ -261,8 +261,8 @@ class Gardener:
         self._feed.refuse_untrained()
         refuse_lost_slots(self.model, self._environment.network.garden.slots.values())
         self._form.refuse_other(branched=bool(self._environment.network.garden.incubating), thorough=True)
-        with without_trace(self.model):
-            result = self._environment.advance(self._stepper)
+        with without_trace(self.model), self._environment.restored_if_stopped():
+            result = self._stepper.advance(self._environment.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
             look = self._tend_set(result.step)
@@ -315,7 +315,7 @@ class Gardener:
         self._feed.begin_at(saved.plain["fed"])
 
     def close(self) -> None:
-        """Keep a set whose gain is shown, prune other seeds, remove the hooks, write the results. May be called twice."""
+        """Keep a set whose gain is shown, prune other seeds, remove hooks, and write results. May be called twice."""
         self._end(None)
 
     def __enter__(self) -> Gardener:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -19,12 +20,13 @@ from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
     from esper_core.trainer import GrowingNetwork
-    from esper_core.trainer.loop import Stepper, StepResult
     from esper_grow.gardener.seed_sets import SeedSet
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
@@ -219,10 +221,11 @@ class LoopEnvironment:
         ops = {slot: ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
 
-    def advance(self, stepper: Stepper) -> StepResult:
-        """Take a decision step. If the governor stops the loop, the model is restored to its last healthy state first."""
+    @contextmanager
+    def restored_if_stopped(self) -> Iterator[None]:
+        """Restore the last healthy state if the governor stops the loop in the ``with`` block."""
         try:
-            return stepper.advance(self.steps)
+            yield
         except GovernorStop:
             self.network.governor.restore()
             raise

@@ -68,11 +68,11 @@ class Prospects:
     def __init__(
         self, host: Host, varieties: Mapping[str, Sequence[Variety]], growth: GrowthConfig, arm: Arm, steps: int
     ) -> None:
-        self._growth, self._arm, self._steps = growth, arm, steps
+        self._host, self._growth, self._arm, self._steps = host, growth, arm, steps
         self._offers = sorted(_offers(host, varieties, growth.price.per_parameter), key=lambda offer: offer.price)
         # Without gates a policy that was not built for the loop decides by rules of its own.
         self._judged = growth.gates != "off" or hasattr(arm.policy, "for_loop")
-        self._warned = False
+        self._warned = self._warned_of_frozen = False
 
     def warn_at_start(self, losses: Tensor, seed_set: SeedSet | None = None) -> None:
         """Log warnings of too few steps, of prices beside these validation losses (E381), and of too few (E382).
@@ -90,7 +90,9 @@ class Prospects:
             self._warn_of_power(loss, float(losses.std()), len(losses))
 
     def warn_again(self, signals: Signals) -> None:
-        """Log a warning, once, if the validation loss has come to below every price (E381), and a slot has room."""
+        """Log warnings, once each: the loss is below each price, with room for it (E381); growth is frozen (E358)."""
+        if not signals.seeds and not self._growth.freeze_fossils:
+            self._warn_of_frozen()
         if self._judged and any(slot.state is not SlotState.CLOSED for slot in signals.slots):
             self._warn_of_price(signals.validation_loss, 1.0)
 
@@ -108,6 +110,16 @@ class Prospects:
             calls = f"{plural(self._steps, 'call')} of tend() {'is' if self._steps == 1 else 'are'}"
             message = f"{calls} too few for {plan}"
             log.warning("%s", Problem("E380", message, hint=hint))
+
+    def _warn_of_frozen(self) -> None:
+        kept = [
+            parameter for slot in self._host.slots.each() for seed in slot.fossils for parameter in seed.parameters()
+        ]
+        trains = any(parameter.requires_grad for parameter in (*kept, *self._host.parameters().values()))
+        if kept and not trains and not self._warned_of_frozen:
+            self._warned_of_frozen = True
+            hint = "Freeze a model before adapters are loaded or grow, which requires_grad_(False) freezes, too."
+            log.warning("%s", Problem("E358", "nothing trains: what has grown is frozen like the model", hint=hint))
 
     def _tell_of_set(self, seed_set: SeedSet, losses: Tensor) -> None:
         """Note what a set costs, and what gains of it can be shown; log a warning if it costs too much (E381)."""

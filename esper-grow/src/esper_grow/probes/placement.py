@@ -429,7 +429,7 @@ class Placement:
         price = self.prices.price(sum(sizes), sum(sizes), 0, float(host.mean()))
         if evidence.upper <= price:
             priced = f"{format_number(price)} (price=… sets it)"
-            return "nothing pays", f"Nothing pays: {together}, and their price is {priced}."
+            return "nothing pays", f"Nothing pays in {plural(steps, 'step')}: {together}, and their price is {priced}."
         if limit is not None and min(sizes) > limit:
             least = f"the smallest adapter has {plural(min(sizes), 'parameter')}, and the plan may have {limit}"
             return "nothing pays", f"Nothing pays: {least}; {together}."

@@ -171,7 +171,10 @@ class AdapterPlan:
         targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers
         counts = list(self._blocks().values())
         usual = Counter(counts).most_common(1)[0][0]
-        other = {f"^{re.escape(layer)}": count for layer, count in zip(layers, counts, strict=True) if count != usual}
+        start = "^" if self.by_pattern else ""  # else a model around the one that was measured takes the plan, too
+        other = {
+            f"{start}{re.escape(layer)}": count for layer, count in zip(layers, counts, strict=True) if count != usual
+        }
         rank, alpha = self.peft["r"], self.peft["lora_alpha"]
         power = 0.5 if self.peft["use_rslora"] else 1.0  # so several blocks have the scale of one
         return {
@@ -198,7 +201,7 @@ class AdapterPlan:
             hint = f"Do as it says, or name slots yourself with adapters(model, …); {best}."
             raise GrowthError(Problem("E351", f"the plan decides nothing yet: {self.reason}", hint=hint))
         if not self.slots:
-            hint = "Place more ranks or longer: rank=…, steps=…; or name slots yourself with adapters(model, …)."
+            hint = "Place longer, or allow more: steps=…, parameters=…; or name slots yourself with adapters(model, …)."
             raise GrowthError(Problem("E351", f"the plan has no adapters: {self.reason}", hint=hint))
 
     def __repr__(self) -> str:
@@ -346,6 +349,11 @@ def read_plan(file: str | Path) -> AdapterPlan:
         plan = _reader().validate_python(data)
         if max(plan._blocks().values(), default=1) > max(1, len(plan.blueprints)):
             msg = "a layer has more blocks than there are blueprints"
+            raise ValueError(msg)
+        planned = [place for place in plan.places if place.order is not None]
+        ranks = {place.rank for place in planned} if plan.peft is not None else set()
+        if sum(place.parameters for place in planned) != plan.parameters or ranks - {(plan.peft or {}).get("r")}:
+            msg = "its places do not have the parameters or the rank that it names; a changed plan is not measured"
             raise ValueError(msg)
     except (ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
         raise GrowthError(Problem("E332", f"{path} is not a plan of adapters", hint=f"{error}\n{_LAYOUT}")) from error

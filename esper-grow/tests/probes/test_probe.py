@@ -22,7 +22,7 @@ from esper_core import BlueprintSpec, EsperError, Site, graft
 from esper_core.growth import Variety
 from esper_core.leyline.errors import plural
 from esper_grow.probes import ProbeResult, probe
-from esper_grow.probes.budget import BudgetClock, seconds_of
+from esper_grow.probes.budget import BudgetClock, OutOfTimeError, seconds_of
 from esper_grow.probes.trainings import new_training
 from tests.support.core_worlds import Drawn, Net, bad, per_example, same, zeroed
 
@@ -356,6 +356,22 @@ def test_a_budget_that_ends_in_the_trials_is_undecided(lab: Lab, clock: Callable
     assert "2 candidates need longer trials" in result.reason
     assert result.needs is not None
     assert result.needs > 1000
+
+
+def test_a_budget_that_ends_in_the_longest_trials_leaves_the_others_open(lab: Lab) -> None:
+    told: list[str] = []
+    complete = lab.probe(on_progress=told.append)
+    last = [text for text in told if text.startswith("trials of")][-1]
+    first = re.sub(r"\d+ of", "1 of", last)
+
+    def report(text: str) -> None:
+        if text == first:
+            raise OutOfTimeError
+
+    result = lab.probe(on_progress=report)
+    assert [row.pays for row in complete.rows] == [True, False]
+    assert [row.pays for row in result.rows] == [True, None]
+    assert "those without a verdict may pay more" in str(result).replace("\n", " ")
 
 
 def test_the_table_is_80_wide_and_the_json_is_plain(lab: Lab) -> None:

@@ -91,6 +91,7 @@ def rows_of(
     host_seconds: float,
     *,
     decided: bool,
+    interrupted: bool,
 ) -> tuple[ProbeRow, ...]:
     """Return a row for each candidate that was tried: those that pay first, then by gain less price.
 
@@ -100,10 +101,12 @@ def rows_of(
         lengths: The steps of each level.
         host_seconds: What a training step of the host takes.
         decided: Whether the longest trials are over.
+        interrupted: Whether time was too short for some of them, which decide nothing then.
     """
 
     def row(candidate: ProbeCandidate, first: ProbeCandidate) -> ProbeRow:
         level = len(candidate.losses) - 1
+        is_open = not decided or (interrupted and level == LEVELS - 2)
         common = min(level, len(first.losses) - 1)
         gain = candidate.gain(host, level, GATE_ALPHA / (LEVELS * len(candidates)))
         behind = compare_losses(candidate.losses[common], first.losses[common], GATE_ALPHA)
@@ -120,7 +123,7 @@ def rows_of(
             steps=lengths[level],
             behind=behind.mean + candidate.price - first.price,
             behind_error=behind.standard_error,
-            pays=(level == LEVELS - 1 and gain.lower > candidate.price) if decided else None,
+            pays=None if is_open else level == LEVELS - 1 and gain.lower > candidate.price,
         )
 
     tried = [candidate for candidate in candidates if candidate.losses and not candidate.failure]

@@ -204,6 +204,8 @@ class Search:
     """What the host's steps took together, with the loading of their batches."""
     examples: int = field(default=0, init=False)
     lengths: tuple[int, ...] = field(default=(), init=False)
+    interrupted: bool = field(default=False, init=False)
+    """Whether the budget was over before all trials were."""
 
     def run(self) -> ProbeResult:
         """Return the result."""
@@ -220,6 +222,7 @@ class Search:
                 return self._result(*verdict_on(rows), rows)
             self._rank()
         except OutOfTimeError:
+            self.interrupted = True
             rows = self._rows(decided=True)
             if any(row.pays for row in rows):
                 return self._result(*verdict_on(rows), rows)
@@ -419,7 +422,8 @@ class Search:
         return [candidate for candidate in self.candidates if not candidate.failure]
 
     def _rows(self, *, decided: bool) -> tuple[ProbeRow, ...]:
-        return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, decided=decided)
+        how = {"decided": decided, "interrupted": self.interrupted}
+        return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, **how)
 
     def _result(
         self, verdict: Any, reason: str, rows: tuple[ProbeRow, ...] | None = None, needs: float | None = None
@@ -464,6 +468,8 @@ class Search:
                 "Training raised the validation loss of the host from "
                 f"{format_number(first)} to {format_number(last)}: pass the optimizer with which it was trained."
             )
+        if self.interrupted and len(self.lengths) > 1:
+            yield "The budget was over before the last of the longest trials: those without a verdict may pay more."
         steps = self.settings.steps
         if len(self.lengths) == 1 and self.host:
             yield (

@@ -111,7 +111,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     assert {change.arm for change in changes} == {loop.gardener.arm}
 
 
-def test_an_error_in_the_loop_is_how_the_run_ended(tmp_path):
+def test_an_error_in_the_loop_is_how_the_run_ended_and_only_the_loop_resumes_it(tmp_path, esper):
     loop = make_loop().tended(run_dir=tmp_path)
     loop.epoch()
     with pytest.raises(ZeroDivisionError), loop.gardener:
@@ -119,6 +119,8 @@ def test_an_error_in_the_loop_is_how_the_run_ended(tmp_path):
     run = load_run(loop.gardener.path)
     assert run.status == "failed"
     assert "ZeroDivisionError" in run.manifest["reason"]
+    assert "in its own loop:  gardener.load_state_dict" in run.resume_hint
+    assert esper("resume", str(run.path)).err.startswith("E413")
 
 
 def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):

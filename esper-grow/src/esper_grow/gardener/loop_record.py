@@ -20,6 +20,7 @@ from esper_grow.gardener.validation import METRIC
 from esper_run.config.yaml import dump
 from esper_run.runs import RunDirectory
 from esper_run.runs.directory import run_lock
+from esper_run.runs.records import PYTHON
 from esper_run.runs.statistics import results
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class LoopRecord:
         plugins: Plugins,
         closing: ExitStack,
     ) -> None:
-        self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=["python", *sys.argv])
+        self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=[PYTHON, *sys.argv])
         self.path = self._directory.path
         closing.enter_context(run_lock(self.path))
         text = dump(settings)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.leyline.constants import FIRST_LOOK, PREPARATION_SECONDS
-from esper_core.leyline.errors import EsperError, printable
+from esper_core.leyline.errors import EsperError, Problem, RunFolderError, printable
 from esper_core.leyline.files import is_url
 from esper_run.cli.exits import preparation
 from esper_run.cli.output import print_json, print_line, print_problems, print_warnings
@@ -152,6 +152,9 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
+    if record.is_of_loop:
+        message = f"{record.path} is of a Gardener in a loop of its own, which esper does not have"
+        raise RunFolderError(Problem("E413", message, hint=record.resume_hint))
     from esper_run.app.compose import changed_plugin_files
 
     composition = build(*load(record.path / "config.yaml", overrides))

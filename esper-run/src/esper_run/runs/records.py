@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+PYTHON: Final = "python"
+"""First word of the command in the manifest of a user's own loop."""
+
 DIED: Final = "died"
 """Status of a run whose manifest says that it is running, and whose process is gone."""
 
@@ -210,7 +213,14 @@ class Run:
         """How to finish an unfinished run."""
         if self.status == STATUS_RUNNING and not self.url:
             return "Wait for it to finish."
+        if self.is_of_loop:
+            return "Resume it in its own loop:  gardener.load_state_dict(…)"
         return resume_hint(self.shown_path)
+
+    @property
+    def is_of_loop(self) -> bool:
+        """Whether a Gardener wrote it, in a loop that ``esper resume`` does not have."""
+        return [*self.manifest.get("argv", ())][:1] == [PYTHON]
 
     def config(self) -> Mapping[str, Any]:
         """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""

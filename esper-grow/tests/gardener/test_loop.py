@@ -111,6 +111,17 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     assert {change.arm for change in changes} == {loop.gardener.arm}
 
 
+def test_a_program_that_ends_without_close_is_warned(monkeypatch, caplog):
+    at_exit = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    loop = make_loop().tended()
+    at_exit[-1]()
+    assert caplog.text.count("E371 the program ends without gardener.close()") == 1
+    loop.gardener.close()
+    at_exit[-1]()
+    assert caplog.text.count("the program ends") == 1
+
+
 def test_an_error_in_the_loop_is_how_the_run_ended_and_only_the_loop_resumes_it(tmp_path, esper):
     loop = make_loop().tended(run_dir=tmp_path)
     loop.epoch()

@@ -46,7 +46,7 @@ from esper_grow.gardener.checks import (
     warn_of_full_slots,
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of
-from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment
+from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment, warn_at_exit
 from esper_grow.gardener.loop_record import LoopRecord
 from esper_grow.gardener.prospects import Prospects
 from esper_grow.gardener.reports import Recorder, Tended
@@ -78,7 +78,6 @@ STATE_FORMAT: Final = 6
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
 """The stages with which the parameters of the model change."""
-
 
 log = logging.getLogger("esper")
 
@@ -205,6 +204,7 @@ class Gardener:
             self._record = self._new_record(options, space, plain, plugins)
             self._stepper = self._new_stepper(plugins)
             undo.pop_all()
+        warn_at_exit(self, lambda gardener: not gardener._closed)
 
     @property
     def arm(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -133,6 +135,18 @@ HOW_OFTEN: Final = "Seeds are kept in tend() alone: call it once an epoch, or ev
 def warn_of_tending(message: str, hint: str) -> None:
     """Log a warning that ``tend`` is called otherwise than planned (E371)."""
     log.warning("%s", Problem("E371", message, hint=hint))
+
+
+def warn_at_exit(gardener: Any, is_open: Callable[[Any], bool]) -> None:
+    """Log a warning when the program ends if a Gardener is open then (E371)."""
+    reference = weakref.ref(gardener)
+
+    def warn() -> None:
+        if (left := reference()) is not None and is_open(left):
+            hint = "What lives is not in the model, and no results are written. Use  with Gardener(…) as gardener:"
+            warn_of_tending("the program ends without gardener.close()", hint)
+
+    atexit.register(warn)
 
 
 class LoopEnvironment:

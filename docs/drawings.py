@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 
 from esper_watch import figures, formats
-from esper_watch.formats import format_value, shorten
+from esper_watch.formats import cut, format_value
 from esper_watch.growth import picture
 from esper_watch.history import TWIN, is_control
 from esper_watch.pages import printable
@@ -176,8 +176,8 @@ def _rings(drawn: Chart, lives: Sequence[SeedLife], steps: int) -> Iterator[tupl
     for number, (y, slot, _, kept) in enumerate(drawn.data["rings"]):
         at = min((life.changes[-1].step + 1 for life in lives if life.kept and life.slot == slot), default=0)
         if kept:
-            yield Span(f"r{number}-full", _share(at, steps), 100.0), y, shorten(slot, 9), True
-        yield Span(f"r{number}-empty", 0.0, _share(at, steps) if kept else 100.0), y, shorten(slot, 9), False
+            yield Span(f"r{number}-full", _share(at, steps), 100.0), y, cut(slot, 9), True
+        yield Span(f"r{number}-empty", 0.0, _share(at, steps) if kept else 100.0), y, cut(slot, 9), False
 
 
 def _lines(metric: Metric, curves: dict[str, list[Point]], steps: int) -> Iterator[str]:
@@ -187,6 +187,6 @@ def _lines(metric: Metric, curves: dict[str, list[Point]], steps: int) -> Iterat
     for step in range(steps):
         for name, means in by_step.items():
             if step in means:
-                latest[name] = f"{shorten(name, 36 // len(curves))} {format_value(metric, means[step])}"
+                latest[name] = f"{cut(name, 36 // len(curves))} {format_value(metric, means[step])}"
         reached = ", ".join(filter(None, latest.values()))
         yield f"step {step + 1}" + (f": {reached}" if reached else "")

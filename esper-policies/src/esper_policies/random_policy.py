@@ -77,6 +77,10 @@ class Random:
 
     def _drawn(self, choices: Sequence[Action], key_parts: tuple[int, ...]) -> Action:
         """Draw one of the choices, each equally likely; always the same one for the same key parts."""
-        key = " ".join(map(str, (self.settings.seed, *key_parts, "action")))
-        number = int.from_bytes(blake2b(key.encode(), digest_size=BITS // 8).digest(), "big")
-        return choices[number * len(choices) >> BITS]
+        return choices[hashed(self.settings.seed, *key_parts, "action") * len(choices) >> BITS]
+
+
+def hashed(*key_parts: object) -> int:
+    """Return a number below 2^64 that is a hash of the arguments."""
+    digest = blake2b(" ".join(map(str, key_parts)).encode(), digest_size=BITS // 8).digest()
+    return int.from_bytes(digest, "big")

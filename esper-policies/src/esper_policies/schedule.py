@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, ConfigError, Op, Problem, SettingError, State
+from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, ConfigError, Op, SettingError, State
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.errors import suggestion
 from esper_policies.settings import PlanEntry
@@ -38,22 +38,14 @@ class Move:
         return f"plan[{self.index}]: {self.action.op.value}{blueprint} in {self.slot}, from step {self.step}"
 
 
-class _Slip(NamedTuple):
-    """Return the error for one setting of one entry."""
-
-    path: str
-    message: str
-    hint: str
-
-
 def read_plan(plan: Sequence[PlanEntry], space: ActionSpace) -> tuple[Move, ...]:
     """Return the moves of ``plan`` in order. Raises SettingError for one mistake, ConfigError for several."""
     slips = [slip for index, entry in enumerate(plan) for slip in _slips(f"plan[{index}]", entry, space)]
     slips += _steps_that_fall(plan)
     if len(slips) == 1:
-        raise SettingError(*slips[0])
+        raise slips[0]
     if slips:
-        raise ConfigError([Problem("E120", slip.message, path=slip.path, hint=slip.hint) for slip in slips])
+        raise ConfigError([problem for slip in slips for problem in slip.problems])
     return tuple(_move(index, entry, space) for index, entry in enumerate(plan))
 
 
@@ -79,33 +71,35 @@ def _short(id_: str) -> str:
     return id_.rpartition("/")[2]
 
 
-def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
+def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[SettingError]:
     """Yield the mistakes of a single entry."""
     if entry.slot is None:
-        yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
+        yield SettingError(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
     elif entry.slot not in space.blueprints:
-        yield _Slip(f"{path}.slot", f'there is no slot "{entry.slot}"', suggestion(entry.slot, space.slots))
+        yield SettingError(f"{path}.slot", f'there is no slot "{entry.slot}"', suggestion(entry.slot, space.slots))
     elif Op(entry.op) is Op.GERMINATE or (entry.blueprint is not None and "blueprint" in ARGUMENTS[Op(entry.op)]):
         yield from _wrong_blueprint(f"{path}.blueprint", entry, entry.slot, space.blueprints[entry.slot])
     for argument, belongs in WAYS.items():
         value = getattr(entry, argument)
         if value is not None and argument not in ARGUMENTS[Op(entry.op)]:
             received = f'"{value}"' if isinstance(value, str) else value
-            yield _Slip(f"{path}.{argument}", f"{entry.op} takes no {argument}", f"{belongs} Received: {received}")
+            yield SettingError(
+                f"{path}.{argument}", f"{entry.op} takes no {argument}", f"{belongs} Received: {received}"
+            )
 
 
-def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str]) -> Iterator[_Slip]:
+def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str]) -> Iterator[SettingError]:
     name = entry.blueprint
     if name is None:
-        yield _Slip(path, f"{entry.op} needs a blueprint", f'In slot "{slot}": {", ".join(ids) or "none"}')
+        yield SettingError(path, f"{entry.op} needs a blueprint", f'In slot "{slot}": {", ".join(ids) or "none"}')
     elif not (meant := _meant(name, ids)):
         names = ids if "/" in name else [_short(id_) for id_ in ids]
-        yield _Slip(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, names))
+        yield SettingError(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, names))
     elif len(meant) > 1:
-        yield _Slip(path, f'"{name}" is the name of several blueprints', f"Write one of: {' or '.join(meant)}")
+        yield SettingError(path, f'"{name}" is the name of several blueprints', f"Write one of: {' or '.join(meant)}")
 
 
-def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
+def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[SettingError]:
     """Yield entries that follow one of the same slot with a later step."""
     latest: dict[str, int] = {}
     for index, entry in enumerate(plan):
@@ -113,7 +107,7 @@ def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
             continue
         if entry.step < latest.get(entry.slot, 0):
             message = f'in slot "{entry.slot}" step {entry.step} follows step {latest[entry.slot]}'
-            yield _Slip(f"plan[{index}].step", message, "Sort the entries of a slot by step.")
+            yield SettingError(f"plan[{index}].step", message, "Sort the entries of a slot by step.")
         latest[entry.slot] = max(entry.step, latest.get(entry.slot, 0))
 
 

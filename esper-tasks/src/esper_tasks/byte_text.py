@@ -11,31 +11,25 @@ from torch.nn import functional
 
 from esper_core.leyline import ConfigError, DataShape, Metric, Problem, Split, SplitName
 from esper_tasks.settings import BytesSettings
+from esper_tasks.supervised import Supervised
 
 SYMBOLS: Final = 256
 _HELD_OUT_SHARE: Final = 0.1
 
 
-class NextByte:
+class NextByte(Supervised):
     """Predict each byte of a window from those before it, measured by perplexity.
 
     Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; perplexity = e to their mean.
-    All examples have the same length, so the mean over them is the mean over all bytes.
+    All examples have the same length, so the mean over them is the mean over all bytes. A split has inputs (N, length)
+    and targets (N, length), shifted by one byte, below 256.
 
     text: what is cut into windows. settings: of the task.
     """
 
-    metric: Metric
-    shape: DataShape
-
     def __init__(self, text: bytes, settings: BytesSettings) -> None:
-        self.metric = Metric("perplexity", "down", exponential=True)
-        self.shape = DataShape("tokens", (settings.length,), SYMBOLS)
-        self._splits = _splits(text, settings)
-
-    def split(self, name: SplitName) -> Split:
-        """Return one whole split: inputs (N, length) and targets (N, length), shifted by one byte, below 256."""
-        return self._splits[name]
+        metric = Metric("perplexity", "down", exponential=True)
+        super().__init__(_splits(text, settings), metric, DataShape("tokens", (settings.length,), SYMBOLS))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of each example, in nats; raise ConfigError without outputs per byte."""
@@ -94,27 +88,16 @@ def _splits(text: bytes, settings: BytesSettings) -> dict[SplitName, Split]:
     seen: set[bytes] = set()
     splits: dict[SplitName, Split] = {}
     for name, (block, most) in blocks.items():
-        cut = [window for window in _windows(block, settings.length + 1) if window[:-1] not in seen]
+        starts = range(0, len(block) - settings.length, settings.length + 1)  # the rest at the end is dropped
+        windows = [block[start : start + settings.length + 1] for start in starts]
+        cut = [window for window in windows if window[:-1] not in seen]
         seen.update(window[:-1] for window in cut)
         if not cut:
             raise ConfigError(
                 Problem("E120", f"{name} would be empty: all of its windows also occur in an earlier split")
             )
-        splits[name] = _as_split(_evenly(cut, most))
+        count = len(cut) if most is None else min(most, len(cut))
+        evenly = [list(cut[place * len(cut) // count]) for place in range(count)]
+        numbers = torch.tensor(evenly, dtype=torch.int64)
+        splits[name] = Split(numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous())
     return splits
-
-
-def _windows(block: bytes, size: int) -> list[bytes]:
-    """Cut the block into pieces of one size; drop the rest at its end."""
-    return [block[start : start + size] for start in range(0, len(block) - size + 1, size)]
-
-
-def _evenly(windows: list[bytes], most: int | None) -> list[bytes]:
-    if most is None or most >= len(windows):
-        return windows
-    return [windows[place * len(windows) // most] for place in range(most)]
-
-
-def _as_split(windows: list[bytes]) -> Split:
-    numbers = torch.tensor([list(window) for window in windows], dtype=torch.int64)
-    return Split(numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from esper_tasks.settings import Mnist1dSettings
-from esper_tasks.supervised import Classification, as_split
+from esper_tasks.supervised import Classification, parted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -120,7 +120,12 @@ def _signals(digit: Integers, draws: _Draws, noise: float) -> Floats:
     signal = np.where(signal != 0, signal, background)
     signal += noise * _WHITE_NOISE * draws.white
     signal -= draws.shear[:, None] * np.linspace(-0.5, 0.5, _STRETCHED)
-    return _read_off(signal, LENGTH)
+    # Interpolated linearly at evenly spaced places.
+    place = np.linspace(0, _STRETCHED - 1, LENGTH)
+    left = np.minimum(place.astype(np.int64), _STRETCHED - 2)
+    share = place - left
+    result: Floats = signal[:, left] * (1 - share) + signal[:, left + 1] * share
+    return result
 
 
 def _stretched_digits() -> Floats:
@@ -138,15 +143,6 @@ def _stretched_digits() -> Floats:
         for digit in range(CLASSES):
             table[digit, row] = np.interp(ends, knots, padded[digit])
     return table
-
-
-def _read_off(rows: Floats, points: int) -> Floats:
-    """Interpolate each row linearly at ``points`` evenly spaced places."""
-    place = np.linspace(0, rows.shape[1] - 1, points)
-    left = np.minimum(place.astype(np.int64), rows.shape[1] - 2)
-    share = place - left
-    result: Floats = rows[:, left] * (1 - share) + rows[:, left + 1] * share
-    return result
 
 
 def mnist1d(*, validation: int = 800, samples: int = 5000, seed: int = 42, noise: float = 1.0) -> Classification:
@@ -176,15 +172,5 @@ def _task(settings: Mnist1dSettings, *, shuffled: bool) -> Classification:
     signals, digits = digit_signals(
         samples=settings.samples, seed=settings.seed, noise=settings.noise, shuffled=shuffled
     )
-    inputs = signals[:, None, :]
-    test_from = settings.samples * 4 // 5
-    validation_from = test_from - settings.validation
-    return Classification(
-        {
-            "train": as_split(inputs[:validation_from], digits[:validation_from]),
-            "validation": as_split(inputs[validation_from:test_from], digits[validation_from:test_from]),
-            "test": as_split(inputs[test_from:], digits[test_from:]),
-        },
-        "sequence",
-        classes=CLASSES,
-    )
+    splits = parted(signals[:, None, :], digits, settings.validation, settings.samples // 5)
+    return Classification(splits, "sequence", classes=CLASSES)

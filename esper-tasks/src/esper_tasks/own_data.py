@@ -94,7 +94,11 @@ def own_task(
 ) -> Classification | Regression:
     """Build the task of the examples: a classification or a regression."""
     symbols = kind == "tokens" and parts["train"].inputs.ndim == 2
-    inputs = {name: _as_tensor(part.inputs, symbols=symbols) for name, part in parts.items()}
+    inputs = {}
+    for name, part in parts.items():
+        # Without losing precision: float32 cannot hold years in seconds.
+        dtype = np.int64 if symbols else np.result_type(part.inputs.dtype, np.float32)
+        inputs[name] = torch.from_numpy(part.inputs.astype(dtype))
     if settings.normalise and not symbols:
         _normalise(inputs, kind)
     if not symbols:
@@ -116,11 +120,6 @@ def demand_numbers(array: NDArray[Any], setting: str, name: str) -> None:
         first = ", ".join(map(str, bad[0].tolist()))
         hint = f"The first is {name}[{first}] = {array[tuple(bad[0])]}. Replace them, or remove these examples."
         refuse(setting, f'{len(bad)} of the numbers in "{name}" are not finite', hint)
-
-
-def _as_tensor(array: NDArray[Any], *, symbols: bool) -> torch.Tensor:
-    """Copy an array into a tensor without losing precision: float32 cannot hold years in seconds."""
-    return torch.from_numpy(array.astype(np.int64 if symbols else np.result_type(array.dtype, np.float32)))
 
 
 def _normalise(inputs: dict[SplitName, torch.Tensor], kind: SiteKind) -> None:

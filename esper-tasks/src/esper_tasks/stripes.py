@@ -12,6 +12,8 @@ from esper_tasks.supervised import Classification, as_split
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from esper_core.leyline import SplitName
+
 LENGTH: Final = 16
 TRAIN, VALIDATION, TEST = 200, 100, 80
 
@@ -32,14 +34,9 @@ def stripes(*, seed: int = 0, noise: float = 0.3) -> Classification:
     """
     settings = StripesSettings(seed=seed, noise=noise)
     generator = np.random.RandomState(settings.seed)
-    train = _examples(generator, TRAIN, settings.noise)
-    validation = _examples(generator, VALIDATION, settings.noise)
-    test = _examples(generator, TEST, settings.noise)
-    return Classification(
-        {"train": as_split(*train), "validation": as_split(*validation), "test": as_split(*test)},
-        "sequence",
-        classes=len(_PATTERNS),
-    )
+    sizes: dict[SplitName, int] = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+    splits = {name: as_split(*_examples(generator, count, settings.noise)) for name, count in sizes.items()}
+    return Classification(splits, "sequence", classes=len(_PATTERNS))
 
 
 def _examples(

@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-class Classification:
+class Supervised:
+    """The splits of a task, with its metric and the shape of its data."""
+
+    def __init__(self, splits: Mapping[SplitName, Split], metric: Metric, shape: DataShape) -> None:
+        self.metric, self.shape = metric, shape
+        self._splits = dict(splits)
+
+    def split(self, name: SplitName) -> Split:
+        """Return one whole split. Every call returns the same tensors: do not write to them."""
+        return self._splits[name]
+
+
+class Classification(Supervised):
     """Examples that each belong to one of ``classes`` classes, trained on cross-entropy and judged by accuracy.
 
     Formula: losses = −log softmax(outputs)[target] in nats; scores = 1.0 where the largest output is the target's.
@@ -34,17 +46,9 @@ class Classification:
     splits: the splits train, validation and test. kind: kind of the inputs.
     """
 
-    metric: Metric
-    shape: DataShape
-
     def __init__(self, splits: Mapping[SplitName, Split], kind: SiteKind, *, classes: int) -> None:
-        self.metric = Metric("accuracy", "up", "%")
-        self.shape = DataShape(kind, tuple(splits["train"].inputs.shape[1:]), classes)
-        self._splits = dict(splits)
-
-    def split(self, name: SplitName) -> Split:
-        """Return one whole split. Every call returns the same tensors: do not write to them."""
-        return self._splits[name]
+        shape = DataShape(kind, tuple(splits["train"].inputs.shape[1:]), classes)
+        super().__init__(splits, Metric("accuracy", "up", "%"), shape)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of each example, in nats."""
@@ -61,7 +65,7 @@ def as_split(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> Split:
     return Split(torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64))
 
 
-class Regression:
+class Regression(Supervised):
     """Examples with one or several numbers to predict, trained and measured by their squared error.
 
     Formula: losses = scores = mean over the numbers of (output − target)². Where targets are in units of their own
@@ -76,18 +80,10 @@ class Regression:
     splits: the splits train, validation and test; targets are (N, numbers), float32. kind: kind of the inputs.
     """
 
-    metric: Metric
-    shape: DataShape
-
     def __init__(self, splits: Mapping[SplitName, Split], kind: SiteKind) -> None:
         train = splits["train"]
-        self.metric = Metric("squared error", "down")
-        self.shape = DataShape(kind, tuple(train.inputs.shape[1:]), train.targets.shape[1])
-        self._splits = dict(splits)
-
-    def split(self, name: SplitName) -> Split:
-        """Return one whole split. Every call returns the same tensors: do not write to them."""
-        return self._splits[name]
+        shape = DataShape(kind, tuple(train.inputs.shape[1:]), train.targets.shape[1])
+        super().__init__(splits, Metric("squared error", "down"), shape)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the squared error of each example, averaged over its numbers."""
@@ -98,15 +94,18 @@ class Regression:
         return self.losses(outputs, targets)
 
 
-def parted(inputs: NDArray[np.float64], targets: NDArray[np.int64]) -> dict[SplitName, Split]:
-    """Split into the first two thirds for training, then a sixth for validation, then a sixth for the test.
+def parted(
+    inputs: NDArray[np.float64], targets: NDArray[np.int64], validation: int | None = None, test: int | None = None
+) -> dict[SplitName, Split]:
+    """Split into training, validation and test examples, in this order; by default two thirds, a sixth and a sixth.
 
     >>> import numpy as np
     >>> {name: len(split) for name, split in parted(np.zeros((60, 2)), np.zeros(60, dtype=np.int64)).items()}
     {'train': 40, 'validation': 10, 'test': 10}
     """
-    held_out = len(targets) // 6
-    validation_from, test_from = len(targets) - 2 * held_out, len(targets) - held_out
+    sixth = len(targets) // 6
+    test_from = len(targets) - (sixth if test is None else test)
+    validation_from = test_from - (sixth if validation is None else validation)
     return {
         "train": as_split(inputs[:validation_from], targets[:validation_from]),
         "validation": as_split(inputs[validation_from:test_from], targets[validation_from:test_from]),

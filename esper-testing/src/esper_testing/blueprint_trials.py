@@ -35,8 +35,6 @@ from esper_testing.sites import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from torch import Tensor
-
     from esper_core import BlueprintSpec, Site
     from esper_core.growth import Seed
     from esper_core.leyline import SiteKind
@@ -115,7 +113,12 @@ def _without_gradient(make: Callable[[], Seed], site: Site, learner: str, alpha:
     for seed in range(LUCK):
         with seeded(seed):
             pupil = make().train()
-            waiting = {_name_in_block(name): p for name, p in pupil.named_parameters() if p.requires_grad}
+            # By the names that they have in the block; those of blend operators are kept.
+            waiting = {
+                name.removeprefix("block.").removeprefix("block."): parameter
+                for name, parameter in pupil.named_parameters()
+                if parameter.requires_grad
+            }
             if not waiting:
                 return []
             optimizer = LEARNERS[learner](list(waiting.values()))
@@ -129,11 +132,6 @@ def _without_gradient(make: Callable[[], Seed], site: Site, learner: str, alpha:
         if not left_out:
             return []
     return left_out
-
-
-def _name_in_block(name: str) -> str:
-    """Return the name that a parameter has in the block; names of blend operators are kept."""
-    return name.removeprefix("block.").removeprefix("block.")
 
 
 STEPS: Final = 3
@@ -174,10 +172,9 @@ def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
                 inputs, gradients = passing * examples(site), changing * examples(site)
             block, twin = built(factory, site), built(factory, site)
             seen = inputs.clone(), gradients.clone()
-            with seeded(1):
-                _inform(block, site, inputs, gradients)
-            with seeded(1):
-                _inform(twin, site, inputs, gradients)
+            for born in (block, twin):
+                with seeded(1), torch.no_grad():
+                    born.inform(inputs, gradients)
             kept = torch.equal(inputs, seen[0]) and torch.equal(gradients, seen[1])
             expect(kept, site, "inform() modifies its arguments")
             weights = block.state_dict()
@@ -189,11 +186,6 @@ def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
                 expected = torch.zeros_like(inputs) if spec.adapts else inputs
                 expectation = "zero" if spec.adapts else "the identity"
                 expect_equal(evaluated(block, inputs), expected, site, f"is no longer {expectation} after inform()")
-
-
-def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> None:
-    with torch.no_grad():
-        block.inform(inputs, gradients)  # type: ignore[operator]
 
 
 CHECKS: Final = (

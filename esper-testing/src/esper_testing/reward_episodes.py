@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esper_core.leyline import Gain, Metric, SeedSignals, Signals, SlotSignals, SlotState, Stage
 
@@ -27,8 +27,7 @@ RANDOM_STEPS: Final = 20
 LIVING: Final = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.DRAINING)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """The arguments of one call of a reward: a step and the one before, of an environment and of its twin."""
 
     now: Signals
@@ -134,6 +133,4 @@ def moments(network: Sequence[Signals], twin: Sequence[Signals]) -> list[Moment]
 
 def earned(reward: Reward, course: Sequence[Moment]) -> float:
     """Return the sum of a reward over an episode."""
-    return math.fsum(
-        reward.score(moment.now, moment.before, moment.twin, moment.twin_before).total for moment in course
-    )
+    return math.fsum(reward.score(*moment).total for moment in course)

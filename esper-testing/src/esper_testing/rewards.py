@@ -28,7 +28,7 @@ from esper_testing.reward_episodes import (
 )
 
 if TYPE_CHECKING:
-    from esper_core.leyline import Reward, RewardBreakdown
+    from esper_core.leyline import Reward
 
 Maker = Callable[..., Any]
 
@@ -48,10 +48,10 @@ def is_pure(make: Maker, metric: Metric) -> None:
 
 def terms_add_up(make: Maker, metric: Metric) -> None:
     """Check that terms have names and finite values, and that their sum is the total."""
-    reward = make(metric=metric)
+    reward = RunReward(make(metric=metric), "the reward")  # with the checks that a run makes
     for seed in range(EPISODES):
         for moment in random_episode(metric, seed):
-            breakdown = _score_as_in_a_run(reward, moment)
+            breakdown = reward.score(*moment, f"for {moment.now}")
             total, expected = breakdown.total, math.fsum(breakdown.terms.values())
             adds_up = math.isclose(total, expected, rel_tol=1e-9, abs_tol=1e-9)
             demand(adds_up, f"the terms {breakdown.terms} add up to {expected:g}. Received: total {total:g}")
@@ -62,7 +62,7 @@ def stays_finite(make: Maker, metric: Metric) -> None:
     reward = make(metric=metric)
     for seed in range(EPISODES):
         for moment in extreme_episode(metric, seed):
-            total = _score(reward, moment).total
+            total = reward.score(*moment).total
             demand(math.isfinite(total), f"the reward must be finite. Received: {total} for {moment.now}")
 
 
@@ -89,7 +89,7 @@ def takes_every_stage(make: Maker, metric: Metric) -> None:
             now = _with_slot(plain.now, stage)
             before = _with_slot(plain.before or plain.now, earlier)
             with demand_no_error(f"where a seed is {stage} and was {earlier}"):
-                _score(reward, replace(plain, now=now, before=before))
+                reward.score(*plain._replace(now=now, before=before))
 
 
 def better_never_pays_less(make: Maker, metric: Metric) -> None:
@@ -99,7 +99,7 @@ def better_never_pays_less(make: Maker, metric: Metric) -> None:
         value = moment.now.validation_metric
         for better_by in (1e-3, 0.05, 0.5):
             improved = value + better_by if metric.direction == "up" else value - better_by
-            better = replace(moment, now=replace(moment.now, validation_metric=improved))
+            better = moment._replace(now=replace(moment.now, validation_metric=improved))
             why = f"for {metric.name} {improved:g}, which is better than {value:g}"
             _demand_no_less(reward, better, moment, why)
 
@@ -108,7 +108,7 @@ def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
     """Check that a lower validation loss, everything else equal, does not lower the reward."""
     for moment in random_episode(metric, 0):
         loss = moment.now.validation_loss
-        lower = replace(moment, now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
+        lower = moment._replace(now=replace(moment.now, validation_loss=loss - min(0.5, loss)))
         why = f"for a loss of {lower.now.validation_loss:g}, not {loss:g}"
         _demand_no_less(make(metric=metric), lower, moment, why)
 
@@ -116,7 +116,7 @@ def lower_loss_never_pays_less(make: Maker, metric: Metric) -> None:
 def larger_never_pays_more(make: Maker, metric: Metric) -> None:
     """Check that a larger network, everything else equal, does not raise the reward."""
     for moment in random_episode(metric, 0):
-        larger = replace(moment, now=replace(moment.now, parameters=moment.now.parameters + HOST))
+        larger = moment._replace(now=replace(moment.now, parameters=moment.now.parameters + HOST))
         _demand_no_less(make(metric=metric), moment, larger, f"for {HOST} parameters less")
 
 
@@ -124,7 +124,7 @@ def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
     """Check that the reward is 0 while nothing has grown: what the host learns by itself is not rewarded."""
     reward = make(metric=metric)
     for moment in idle_episode(metric, 0):
-        total = _score(reward, moment).total
+        total = reward.score(*moment).total
         condition = "where nothing has grown and the network equals its twin"
         demand(not abs(total) > 1e-9, f"pays {total:g} {condition}. Received: {moment.now}")
 
@@ -160,25 +160,15 @@ CHECKS: Final = (
 )
 
 
-def _score(reward: Reward, moment: Moment) -> RewardBreakdown:
-    return reward.score(moment.now, moment.before, moment.twin, moment.twin_before)
-
-
-def _score_as_in_a_run(reward: Reward, moment: Moment) -> RewardBreakdown:
-    """Return the breakdown, with the checks that a run makes of it."""
-    signals = (moment.now, moment.before, moment.twin, moment.twin_before)
-    return RunReward(reward, "the reward").score(*signals, f"for {moment.now}")
-
-
 def _demand_no_less(reward: Reward, better: Moment, worse: Moment, why: str) -> None:
-    high, low = _score(reward, better).total, _score(reward, worse).total
+    high, low = reward.score(*better).total, reward.score(*worse).total
     if high < low - 1e-9:
         msg = f"pays {high:g} {why}, and {low:g} otherwise"
         raise AssertionError(msg)
 
 
 def _terms(reward: Reward, moment: Moment) -> dict[str, float]:
-    return dict(_score(reward, moment).terms)
+    return dict(reward.score(*moment).terms)
 
 
 def _with_slot(signals: Signals, stage: Any) -> Signals:

@@ -117,13 +117,6 @@ def evaluated(block: nn.Module, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def largest_difference(outputs: Tensor, expected: Tensor) -> str:
-    """Describe how far two outputs are apart."""
-    if outputs.shape != expected.shape:
-        return f"{tuple(expected.shape)} becomes {tuple(outputs.shape)}"
-    return f"off by up to {float((outputs.detach() - expected.detach()).abs().max()):g}"
-
-
 def differing(state: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
     """Return the names of the tensors that are not exactly equal, or that ``reference`` lacks."""
     return [
@@ -135,8 +128,12 @@ def differing(state: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
 
 def expect_equal(outputs: Tensor, expected: Tensor, place: Site | DataShape, broken: str) -> None:
     """Fail the check with ``broken`` and the largest difference unless the outputs are exactly equal."""
-    same = torch.equal(outputs, expected)
-    expect(same, place, "" if same else f"{broken}: {largest_difference(outputs, expected)}")
+    if torch.equal(outputs, expected):
+        return
+    difference = f"{tuple(expected.shape)} becomes {tuple(outputs.shape)}"
+    if outputs.shape == expected.shape:
+        difference = f"off by up to {float((outputs.detach() - expected.detach()).abs().max()):g}"
+    expect(False, place, f"{broken}: {difference}")
 
 
 def expect_same_weights(factory: Callable[[Any], nn.Module], place: Site | DataShape) -> None:

@@ -136,8 +136,14 @@ def metric_says_what_is_better(builds: TaskBuilds) -> None:
     demand(isinstance(metric, Metric) and bool(metric.name), f"metric must be a named Metric. Received: {metric!r}")
     demand(metric.direction in ("up", "down"), f"direction must be up or down. Received: {metric.direction}")
     outputs, targets = _tried(builds)
-    fitted = _fitted(builds.task, outputs, targets)
-    first, last = (float(builds.task.scores(predictions, targets).double().mean()) for predictions in (outputs, fitted))
+    fitted = outputs.clone().requires_grad_()
+    optimizer = torch.optim.Adam([fitted], lr=0.1)
+    for _ in range(100):
+        optimizer.zero_grad()
+        builds.task.losses(fitted, targets).mean().backward()
+        optimizer.step()
+    before_and_after = (outputs, fitted.detach())
+    first, last = (float(builds.task.scores(predictions, targets).double().mean()) for predictions in before_and_after)
     course = f"{metric.name} goes from {first:g} to {last:g} as the loss falls, but {metric.direction} is better"
     demand(metric.gain(last, first) > 0, course)
 
@@ -183,17 +189,6 @@ def _tried(builds: TaskBuilds) -> tuple[Tensor, Tensor]:
     targets = targets[:SOME]
     with seeded(0):
         return torch.randn(len(targets), *shape), targets
-
-
-def _fitted(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the outputs after training them to a small loss."""
-    free = outputs.clone().requires_grad_()
-    optimizer = torch.optim.Adam([free], lr=0.1)
-    for _ in range(100):
-        optimizer.zero_grad()
-        task.losses(free, targets).mean().backward()
-        optimizer.step()
-    return free.detach()
 
 
 Maker = Callable[[], Any]

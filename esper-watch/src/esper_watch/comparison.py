@@ -17,6 +17,7 @@ from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
 from esper_run.runs.statistics import Sample, as_record, compare_paired, judge_together, shared_seeds
+from esper_watch.formats import cut
 from esper_watch.history import CAPACITY, TWIN, is_control, metric_of
 
 if TYPE_CHECKING:
@@ -117,7 +118,13 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
 
 
 def _common_metric(runs: Sequence[Run]) -> Metric:
-    if problems := [_unfinished(run) for run in runs if run.results is None]:
+    problems = []
+    for run in runs:
+        if run.results is None:
+            reason = f": {run.reason.splitlines()[0]}" if run.reason else ""
+            message = f"{run.name} has no summary to compare: its status is {run.status}{reason}"
+            problems.append(Problem("E431", message, hint=run.resume_hint))
+    if problems:
         raise RunFolderError(problems)
     first, expected = runs[0], metric_of(runs[0].results or {})
     for run in runs[1:]:
@@ -142,12 +149,6 @@ def _require_one_task(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]])
 def _describe(metric: Metric) -> str:
     unit = f" in {metric.unit}" if metric.unit else ""
     return f"{metric.name}{unit}, {'more' if metric.direction == 'up' else 'less'} is better"
-
-
-def _unfinished(run: Run) -> Problem:
-    reason = f": {run.reason.splitlines()[0]}" if run.reason else ""
-    message = f"{run.name} has no summary to compare: its status is {run.status}{reason}"
-    return Problem("E431", message, hint=run.resume_hint)
 
 
 def _arms(runs: Sequence[Run]) -> list[ComparedArm]:
@@ -308,8 +309,7 @@ def _short(value: Any) -> str:
         return "none"
     if isinstance(value, dict) and "use" in value:
         return str(value["use"])
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return cut(json.dumps(value, default=str, ensure_ascii=False), 40)
 
 
 def _partly_paired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:

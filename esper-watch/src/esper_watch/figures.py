@@ -15,8 +15,8 @@ from esper_core.leyline import Cause, Finding, Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
 from esper_run.formats import format_reason
-from esper_run.runs.statistics import mean_flops, mean_interval
-from esper_watch.formats import format_number, format_tick, format_value, short_name, shorten
+from esper_run.runs.statistics import arm_interval, mean_interval, mean_known
+from esper_watch.formats import cut, format_number, format_tick, format_value, short_name
 from esper_watch.history import is_usable
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ArmResult:
     @property
     def flops(self) -> float | None:
         """Mean floating-point operations, or None if they are unknown."""
-        return mean_flops(self.episodes)
+        return mean_known([episode.flops for episode in self.episodes])
 
     @property
     def fossils(self) -> float:
@@ -176,8 +176,7 @@ class ArmResult:
     @property
     def reward(self) -> float | None:
         """Mean reward, or None if it is unknown for an episode."""
-        rewards = [episode.reward for episode in self.episodes if episode.reward is not None]
-        return fmean(rewards) if len(rewards) == len(self.episodes) else None
+        return mean_known([episode.reward for episode in self.episodes])
 
     @property
     def drawable(self) -> list[EpisodeFinished]:
@@ -189,13 +188,9 @@ def arm_results(history: History, metric: Metric) -> list[ArmResult]:
     """Return the results of all arms with a finished episode."""
     results = []
     for arm, style in arm_styles(history.arms).items():
-        episodes = [episode for episode in history.episodes if episode.arm == arm]
-        values = [episode.test_metric for episode in episodes]
-        if values and all(map(is_usable, values)):
-            interval = mean_interval(values, CONFIDENCE, share=metric.is_share)
+        if episodes := [episode for episode in history.episodes if episode.arm == arm]:
+            interval = arm_interval(episodes, metric)
             results.append(ArmResult(arm, style, episodes, interval.mean, interval.low, interval.high))
-        elif values:
-            results.append(ArmResult(arm, style, episodes, math.nan, None, None))
     return results
 
 
@@ -352,7 +347,7 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -
     scale = scale_around([*edges, *prices, 0.0], start=GAINS_LEFT, end=WIDTH - GAINS_RIGHT)
     rows = []
     for number, (life, gain) in enumerate(gains):
-        name = f"{shorten(life.arm, 12)} {life.seed}  {life.slot}  {short_name(life.blueprint)}"
+        name = f"{cut(life.arm, 12)} {life.seed}  {life.slot}  {short_name(life.blueprint)}"
         price = "" if gain.price is None else f", price {format_number(gain.price)}"
         mean, error = format_number(gain.mean, signed=True, decimals=3), format_number(gain.error, decimals=3)
         figures = f"gain {mean} ± {error} {unit} (n = {gain.examples}){price}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import plural as plural
+from esper_run.config.values import cut as cut
 from esper_run.formats import (
     format_difference as format_difference,
     format_difference_interval as format_difference_interval,
@@ -53,15 +54,6 @@ def short_name(name: str) -> str:
     'conv_light'
     """
     return name.rpartition("/")[2]
-
-
-def shorten(text: str, letters: int) -> str:
-    """Cut a text that is longer than ``letters``.
-
-    >>> shorten("a very long name", 8)
-    'a very …'
-    """
-    return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 def as_number(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch.figures import STAGE_NAMES, Chart
-from esper_watch.formats import format_percent, format_value, short_name, shorten
+from esper_watch.formats import cut, format_percent, format_value, short_name
 from esper_watch.history import TWIN, is_control
 from esper_watch.sections import Report, Section
 
@@ -197,7 +197,7 @@ def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife], in
     for name, kind, parameters, slots in layers:
         if name or kind:
             text = f"layer {name}: {kind}, {plural(parameters, 'parameter')}"
-            boxes.append((y, shorten(name, 19), shorten(f"{kind}, {parameters:,}", 22), text, _bar(parameters, most)))
+            boxes.append((y, cut(name, 19), cut(f"{kind}, {parameters:,}", 22), text, _bar(parameters, most)))
             y += BOX + GAP
         for slot in slots:
             slot_lives = [life for life in lives if life.slot == slot]
@@ -290,7 +290,7 @@ def _frames(lives: Sequence[SeedLife], most: int, *, on_branch: bool) -> Iterato
             state = f"{SYMBOLS[stage]} {SHORT_NAMES[stage]}{strength}, {life.parameters:,}"
             size = plural(life.parameters, "parameter")
             text = f"{life.blueprint} in {life.slot}, {size}: {STAGE_NAMES[stage]}{strength}{place}"
-            yield Frame(step, stage.value, alpha, shorten(name, 20), state, text, round(_bar(life.parameters, most), 1))
+            yield Frame(step, stage.value, alpha, cut(name, 20), state, text, round(_bar(life.parameters, most), 1))
         if stage is Stage.PRUNED:
             gone = life.changes[-1].step + 1 + _SHOWN_PRUNED
             if number + 1 == len(lives) or lives[number + 1].changes[0].step + 1 > gone:

@@ -130,8 +130,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield from (("So far", text) for text in differences_so_far(history, report.metric))
         yield from (("Lately", text) for text in _trends(history, report.metric))
     else:
-        for comparison in report.comparisons:
-            if comparison["b"] == TWIN and not is_control(comparison["a"]) and comparison["difference"] is not None:
+        for comparison in against_twin(report.comparisons):
+            if comparison["difference"] is not None:
                 yield "Gain", _gain(report, comparison)
     if len(history.arms) == 1:
         means = [value for value in history.mean_metric(history.arms[0]) if is_usable(value)]

@@ -242,13 +242,15 @@ class History:
         environment = event.round, event.arm, event.seed
         self.running[environment] = None
         self.finished_steps += 1
-        if self._reached.get(environment, 0) <= event.step:
-            self._reached[environment] = event.step + 1
+        self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
         if event.arm not in self.slots:
             self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
         if self._keep_steps:
             self.steps.append(Step.of(event))
-        self._keep_metric(event)
+        by_step = self._measured.setdefault((event.round, event.arm), {})
+        seeds, metrics = by_step.setdefault(event.step, ([], array("d")))
+        seeds.append(event.seed)
+        metrics.append(event.signals.validation_metric)
         living = self._living.get(environment)
         if not living:
             return
@@ -258,15 +260,6 @@ class History:
         # Stage changes of a step come before the step itself, so ended seeds are dropped only now.
         for seed_id in [seed_id for seed_id, life in living.items() if life.ended]:
             del living[seed_id]
-
-    def _keep_metric(self, event: StepFinished) -> None:
-        by_step = self._measured.get((event.round, event.arm))
-        if by_step is None:
-            by_step = self._measured[event.round, event.arm] = {}
-        if (measured := by_step.get(event.step)) is None:
-            measured = by_step[event.step] = ([], array("d"))
-        measured[0].append(event.seed)
-        measured[1].append(event.signals.validation_metric)
 
 
 def read_history(run: Path, *, keep_steps: bool = True) -> History:

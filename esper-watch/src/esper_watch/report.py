@@ -15,6 +15,7 @@ from esper_core import EsperError
 from esper_core.leyline import Problem
 from esper_core.leyline.files import read_start
 from esper_run import load_run
+from esper_run.app.endings import REPORT
 from esper_run.runs.directory import write_atomically
 from esper_run.runs.records import changed_events
 from esper_watch.history import UNFINISHED, read_history
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from esper_run import Run
     from esper_watch.history import History
-
-REPORT: Final = "report.html"
-"""Name of the report in a run directory."""
 
 MAX_CONFIG: Final = 100_000
 """Characters of a configuration that are shown."""
@@ -78,16 +76,13 @@ def _text(path: Path) -> str:
 
 def report_page(report: Report) -> str:
     """Return the report as HTML."""
-    return render("report.html", report=report, policy=page_policy())
-
-
-def page_policy() -> str:
-    """Return a content security policy that allows a page's own style and ``report.js``, and nothing else."""
     digest = b64encode(sha256(render("report.js").encode()).digest()).decode()
-    return (
+    # The content security policy allows the page's own style and ``report.js``, and nothing else.
+    policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
         "base-uri 'none'; form-action 'none'"
     )
+    return render("report.html", report=report, policy=policy)
 
 
 def write_report(run: Path, to: Path | None = None) -> Path:

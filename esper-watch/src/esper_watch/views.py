@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_run.runs.findings import conclusions_text, last_weights_text, ways_text
-from esper_run.runs.statistics import conclusions_of, mean_test_last
+from esper_run.runs.statistics import conclusions_of, mean_known
 from esper_watch import figures
 from esper_watch.formats import (
     format_command,
@@ -27,7 +27,7 @@ from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from esper_watch.figures import ArmResult, Chart
     from esper_watch.history import History, SeedLife
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MAX_GATES: Final = 48
 GATES_AT_ONCE: Final = 12
 MAX_LIVES: Final = 4_000
+MAX_LOOKS: Final = 25
 MAX_GAINS: Final = 40
 MAX_ROWS: Final = 400
 """Rows of a table of seeds, or of the governor's acts."""
@@ -88,7 +89,9 @@ def arms(report: Report) -> Section | None:
             for text in conclusions_text(result.name, conclusions_of(result.episodes), len(result.episodes))
         ],
         "ways": ways_text([episode.alone for result in results for episode in result.episodes]),
-        "last": last_weights_text(metric, {result.name: mean_test_last(result.episodes) for result in results}),
+        "last": last_weights_text(
+            metric, {result.name: mean_known([episode.test_last for episode in result.episodes]) for result in results}
+        ),
     }
     return Section("arms", "Arms", "arms", data)
 
@@ -165,7 +168,11 @@ def lives(report: Report) -> Section | None:
         "seeds": len(latest),
         "fates": sorted(fates.items(), key=lambda fate_count: (-fate_count[1], fate_count[0])),
         "round": last if len(history.rounds) > 1 else None,
-        "legend": stage_legend(untrained=Stage.GERMINATED in stages),
+        "legend": [
+            (name, "cross" if stage is Stage.PRUNED else f"stage-{stage.value}")
+            for stage, name in figures.STAGE_NAMES.items()
+            if stage is not Stage.GERMINATED or stage in stages  # a seed that never trained is drawn
+        ],
         "arms": charts,
         "equality": _equality(report),
         "missing": len(latest) - (MAX_LIVES - left),
@@ -183,15 +190,6 @@ def _life_charts(
     yield 0, figures.seed_lives(history, arm, {seed: lives[seed] for seed in first}, acts)
     if folded:
         yield len(folded), figures.seed_lives(history, arm, {seed: lives[seed] for seed in folded}, acts)
-
-
-def stage_legend(*, untrained: bool) -> list[tuple[str, str]]:
-    """Return name and CSS class of the stages. untrained: whether a seed that never trained is drawn."""
-    return [
-        (name, "cross" if stage is Stage.PRUNED else f"stage-{stage.value}")
-        for stage, name in figures.STAGE_NAMES.items()
-        if untrained or stage is not Stage.GERMINATED
-    ]
 
 
 def gains(report: Report) -> Section | None:
@@ -245,21 +243,18 @@ def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
     opened = next((look for look in looks if look.opens), None)
     opening = f"open from step {opened.step + 1}" if opened else "never open"
     title = f"{life.arm} {life.seed}: {short_name(life.blueprint)} in {life.slot}"
+    every = -(-len(looks) // MAX_LOOKS)
+    drawn = [look for at, look in enumerate(looks) if at % every == 0 or at == len(looks) - 1]
     return figures.Chart(
         "gate",
         title,
         f"{plural(len(looks), 'look')}, {opening}; {figures.fate(life)}.",
         128.0,
-        {"looks": list(_thinned(looks)), "css_class": figures.fate_class(life), "opened": opened, "opening": opening},
+        {"looks": drawn, "css_class": figures.fate_class(life), "opened": opened, "opening": opening},
         x=figures.Axis(x, 96.0, 8.0, lambda step: f"{step:g}" if step == int(step) else ""),
         y=figures.Axis(y, 44.0, 214.0, format_number),
         width=220.0,
     )
-
-
-def _thinned(looks: Sequence[Look], most: int = 25) -> Iterable[Look]:
-    every = -(-len(looks) // most)
-    return [look for at, look in enumerate(looks) if at % every == 0 or at == len(looks) - 1]
 
 
 # --- the rest

@@ -120,7 +120,9 @@ def learn(
         ]
         figures += latest
         if settings.most_change is not None and _mean(latest, "kl") > settings.most_change:
-            _reset_momentum(optimizer)
+            # Adam's first moments: an update that went too far would continue in the next round.
+            for kept in optimizer.state.values():
+                kept["exp_avg"].zero_()
             break
     means = {name: _mean(figures, name) for name in figures[0]}
     return means | {
@@ -129,13 +131,6 @@ def learn(
         "passes": float(passes),
         "explained_variance": explained(worth.value[is_decision], worth.returns[is_decision]),
     }
-
-
-def _reset_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Reset Adam's first moments, so that an update that went too far does not continue in the next round."""
-    for kept in optimizer.state.values():
-        if "exp_avg" in kept:
-            kept["exp_avg"].zero_()
 
 
 def explained(values: Tensor, returns: Tensor) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,6 +24,7 @@ from esper_policies.ppo.trained_policies import (
     save_trained,
     setting_differences,
 )
+from esper_policies.random_policy import BITS, hashed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
-BITS: Final = 64
 EPSILON: Final = 1e-5
 """Adam's epsilon: steps stay small where gradients are tiny."""
 
@@ -194,7 +193,8 @@ class Ppo:
         with torch.no_grad():
             scores, after = self.network(batch, before)
             chances = Chances(scores, batch.legal, batch.home)
-            luck = [self._luck(n, step) for n, step in zip(whose, [*steps, *[0] * more], strict=True)]
+            places = zip(whose, [*steps, *[0] * more], strict=True)
+            luck = [hashed(settings.seed, self.round, *place, "what") / 2**BITS for place in places]
             chosen = chances.drawn(torch.tensor(luck)) if settings.learn else chances.best()
         if self.network.memory is not None:
             for row, environment in enumerate(environments):
@@ -217,7 +217,7 @@ class Ppo:
             worth,
             settings,
             entropy=entropy,
-            order=torch.Generator().manual_seed(_number(settings.seed, round_, "order") >> 1),
+            order=torch.Generator().manual_seed(hashed(settings.seed, round_, "order") >> 1),
         )
         # After learning: the scales of a round stay as they were when it was played.
         seen = [decision.seen for episode in episodes for decision in episode.decisions]
@@ -241,25 +241,15 @@ class Ppo:
             name
             for name in {blueprint for _, blueprint in seen.candidates}
             if (settings.learn or settings.forget_names == 1.0)
-            and _number(settings.seed, round_, environment, name, "name") < settings.forget_names * 2**BITS
+            and hashed(settings.seed, round_, environment, name, "name") < settings.forget_names * 2**BITS
         }
         return [0 if blueprint in left_out else numbers.get(blueprint, 0) for _, blueprint in seen.candidates]
-
-    def _luck(self, environment: int, step: int) -> float:
-        luck: float = _number(self.settings.seed, self.round, environment, step, "what") / 2**BITS
-        return luck
 
     def _built(self, trained: TrainedPolicy | None) -> PolicyNetwork:
         settings = self.settings if trained is None else PpoSettings.model_validate(trained.settings)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_number(self.settings.seed, "weights") >> 1)
+            torch.manual_seed(hashed(self.settings.seed, "weights") >> 1)
             network = PolicyNetwork(width=settings.width, names=settings.names, memory=settings.memory)
         if trained:
             network.load_state_dict(trained.tensors("network"))
         return network
-
-
-def _number(*key_parts: object) -> int:
-    """Return a number below 2^64 that is a hash of the arguments."""
-    digest = blake2b(" ".join(map(str, key_parts)).encode(), digest_size=BITS // 8).digest()
-    return int.from_bytes(digest, "big")

@@ -96,7 +96,11 @@ def check_save_folder(folder: str) -> None:
 
 def load_trained(name: str) -> TrainedPolicy:
     """Load the policy in a folder. Raises SettingError if it cannot be used."""
-    words, numbers = _files(name)
+    try:
+        words, numbers = (read_bytes(str(Path(name) / part), follow=True) for part in (WORDS, NUMBERS))
+    except (OSError, ValueError) as error:  # a name that no file can have raises ValueError
+        hint = f"A trained policy is a folder with {WORDS} and {NUMBERS}."
+        raise _refused(name, "there is no trained policy of this name", hint) from error
     with damage_reported(name):
         description = json.loads(words)
         if hashlib.sha256(numbers).hexdigest() != description["sha256"]:
@@ -125,15 +129,6 @@ def damage_reported(name: str | None) -> Iterator[None]:
         raise _refused(
             name, f"it is damaged: {error}", "Train it again, or restore the files from another copy."
         ) from error
-
-
-def _files(name: str) -> tuple[bytes, bytes]:
-    try:
-        words, numbers = (read_bytes(str(Path(name) / part), follow=True) for part in (WORDS, NUMBERS))
-    except (OSError, ValueError) as error:  # a name that no file can have raises ValueError
-        hint = f"A trained policy is a folder with {WORDS} and {NUMBERS}."
-        raise _refused(name, "there is no trained policy of this name", hint) from error
-    return words, numbers
 
 
 def _refused(name: str, problem: str, hint: str) -> SettingError:

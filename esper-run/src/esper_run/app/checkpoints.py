@@ -239,7 +239,15 @@ class CheckpointWriter:
         with self.clock.region("checkpoint"):
             self.events.sync()
             self.events.require_exists()  # "the directory is gone" says more than which file cannot be written
-            state = self._state(progress)
+            plain: dict[str, Any] = {
+                "study_number": self.study_number,
+                "events": self.events.checksum,
+                "seconds": self.clock.seconds,
+                "total": self.clock.total,
+                "warnings": self.warnings,
+                "config": self.decisive,
+            }
+            state = State.of({"study": progress.state_dict()}, **plain)
             if progress.step == 0:
                 self._write_networks(progress, state.part("study").part("pool").part("environments"))
             self.checkpoints.write(self.number, state)
@@ -267,14 +275,3 @@ class CheckpointWriter:
     def _worth(self, episode: EpisodeFinished) -> float:
         value = episode.validation_metric
         return -math.inf if math.isnan(value) else self.metric.gain(value, 0.0)
-
-    def _state(self, progress: StudyPosition) -> State:
-        plain: dict[str, Any] = {
-            "study_number": self.study_number,
-            "events": self.events.checksum,
-            "seconds": self.clock.seconds,
-            "total": self.clock.total,
-            "warnings": self.warnings,
-            "config": self.decisive,
-        }
-        return State.of({"study": progress.state_dict()}, **plain)

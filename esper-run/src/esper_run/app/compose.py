@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
-    from esper_core.trainer import Recipe, StudyPool
+    from esper_core.trainer import Recipe
     from esper_run.app.recipes import Prototype
     from esper_run.app.resolution import Resolution
     from esper_run.config import RunConfig
@@ -127,8 +127,7 @@ class Composition:
 
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""
-        twin = TWIN if self.config.twin else None
-        return self._study(context, self._pool(context, self.arm_names, twin), self.arms, twin)
+        return self._study(context, self.arm_names, self.arms, TWIN if self.config.twin else None)
 
     def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
         """Return the study of the controls: what each arm grew, trained from the start with the same RNG seeds.
@@ -142,26 +141,21 @@ class Composition:
             if e.arm in self.controls
         }
         arms = [control for arm, control in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
-        if not arms:
-            return None
-        pool = self._pool(context, arms, None, grown)
-        return self._study(context, pool, (), None)
+        return self._study(context, arms, (), None, grown) if arms else None
 
-    def _pool(
+    def _study(
         self,
         context: StudyContext,
-        arms: Sequence[str],
+        names: Sequence[str],
+        arms: Sequence[Arm],
         twin: str | None,
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
-    ) -> StudyPool[Any]:
+    ) -> Study:
         tune_allocator()
         engine = ThreadsSession(self) if context.engine is None else context.engine
-        return engine.pool(PoolRequest(arms, twin, implants, context.heartbeat))
-
-    def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
         config, blueprints = self.config, self.resolution.blueprints.values()
         return Study(
-            pool=pool,
+            pool=engine.pool(PoolRequest(names, twin, implants, context.heartbeat)),
             arms=arms,
             twin=twin,
             reward=self.reward,
@@ -196,35 +190,35 @@ def compose(resolution: Resolution) -> Composition:
         PluginError: A component raises, or is not what its kind requires.
     """
     with one_thread(), redirect_stdout(sys.stderr):
-        return _compose(resolution)
-
-
-def _compose(resolution: Resolution) -> Composition:
-    devices = choose_devices(resolution)
-    prototype = build_prototype(resolution, devices[0])
-    recipe, host = prototype.recipe, prototype.host
-    chosen = resolution.reward
-    reward = RunReward(cast("Reward", build_component(resolution, chosen, metric=recipe.task.metric)), chosen.label)
-    space = prototype.space
-    return Composition(
-        resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.network.varieties)),
-        task=recipe.task,
-        recipe=recipe,
-        space=space,
-        arms=build_arms(resolution, space),
-        reward=reward,
-        host_parameters=sum(parameter.numel() for parameter in host.parameters()),
-        layers=Host(host).layers,
-        devices=devices,
-        warnings=tuple(_warnings(resolution.config, prototype, space)),
-    )
+        devices = choose_devices(resolution)
+        prototype = build_prototype(resolution, devices[0])
+        recipe, host, space = prototype.recipe, prototype.host, prototype.space
+        reward = build_component(resolution, resolution.reward, metric=recipe.task.metric)
+        return Composition(
+            resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.network.varieties)),
+            task=recipe.task,
+            recipe=recipe,
+            space=space,
+            arms=tuple(
+                Arm(name, cast("Policy", build_component(resolution, chosen, space)), chosen.label)
+                for name, chosen in resolution.policies.items()
+            ),
+            reward=RunReward(cast("Reward", reward), resolution.reward.label),
+            host_parameters=sum(parameter.numel() for parameter in host.parameters()),
+            layers=Host(host).layers,
+            devices=devices,
+            warnings=tuple(_warnings(resolution.config, prototype, space)),
+        )
 
 
 def _warnings(config: RunConfig, prototype: Prototype, space: ActionSpace) -> Iterator[Problem]:
     """Yield what the run will do otherwise than its user may expect (E125, E127)."""
     recipe, growth = prototype.recipe, config.growth
     if recipe.network.operations is None and Host(prototype.host).follows_operations(growth):
-        yield _uncounted(space)
+        places = ((slot, candidate) for slot, place in space.descriptions.items() for candidate in place.candidates)
+        uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in places if candidate.flops is None]
+        message = f"torch cannot count the operations of {', '.join(uncounted) or 'the host'}: prices follow parameters"
+        yield Problem("E125", message, hint='Accept a batch of one, or write "growth.price.of: parameters".')
     if growth.gates != "off" and (reason := _why_nothing_is_kept(config, len(recipe.data["validation"]))):
         hint = 'With  growth: {gates: "off"}  the policy alone decides, without a bound on its errors.'
         yield Problem("E127", f"no gate will open: {reason}", hint=hint)
@@ -253,25 +247,6 @@ def _fitting_blueprints(
         name: tuple(component for component in components if (name, component.id) in able)
         for name, components in resolution.blueprints.items()
     }
-
-
-# --- policies and rewards
-
-
-def build_arms(resolution: Resolution, space: ActionSpace) -> tuple[Arm, ...]:
-    """Build the policy of each arm."""
-    return tuple(
-        Arm(name, cast("Policy", build_component(resolution, chosen, space)), chosen.label)
-        for name, chosen in resolution.policies.items()
-    )
-
-
-def _uncounted(space: ActionSpace) -> Problem:
-    """Return a warning that torch cannot count operations that prices follow (E125)."""
-    candidates = ((slot, candidate) for slot, place in space.descriptions.items() for candidate in place.candidates)
-    uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
-    message = f"torch cannot count the operations of {', '.join(uncounted) or 'the host'}: prices follow parameters"
-    return Problem("E125", message, hint='Accept a batch of one, or write "growth.price.of: parameters".')
 
 
 def changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:

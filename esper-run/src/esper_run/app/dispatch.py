@@ -56,12 +56,6 @@ def frozen(value: Any) -> Any:
     return value
 
 
-def _warn(hook: PluginHook, error: BaseException, consequence: str) -> None:
-    """Report an error of a plugin in a hook that does not stop the run."""
-    problem = hook.problem("E228", f"failed in {hook.hook}", error)
-    log.warning("%s", replace(problem, message=f"{problem.message}; {consequence}"))
-
-
 class Observers:
     """The observers of the active plugins; as a listener of the event bus it passes on the events that have a hook."""
 
@@ -98,7 +92,9 @@ class Observers:
         for plugin, observer in list(self._hooks[hook].items()):
             called = observer.attempt(partial(observer.call, **arguments))
             if called.error is not None:
-                _warn(observer, called.error, "its observers are not called again in this run")
+                problem = observer.problem("E228", f"failed in {observer.hook}", called.error)
+                message = f"{problem.message}; its observers are not called again in this run"
+                log.warning("%s", replace(problem, message=message))
                 for hooks in self._hooks.values():
                     hooks.pop(plugin, None)
 

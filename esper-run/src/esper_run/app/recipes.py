@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from esper_core.leyline.protocols import Task
-    from esper_core.leyline.signals import Metric
     from esper_core.leyline.specs import BlueprintSpec
-    from esper_core.settings import GrowthConfig
     from esper_run.app.components import ConfiguredComponent
     from esper_run.app.resolution import Resolution
     from esper_run.config.values import KeyPath
@@ -68,6 +66,9 @@ def build_prototype(
     schedules = {side: chosen for side, chosen in named.items() if chosen is not None}
     host = _graft_prototype(resolution, build_host, data["train"], device, task.shape.outputs)
     varieties = _select_varieties(resolution, Host(host))
+    growth = config.growth
+    if growth.evidence == "auto":  # what gains are measured in is left to the task
+        growth = growth.model_copy(update={"evidence": "metric" if task.metric.is_share else "loss"})
     recipe = Recipe(
         task=task,
         data=data,
@@ -77,7 +78,7 @@ def build_prototype(
             varieties,
             config.episode.steps,
             config.episode.batches,
-            growth=_measured(config.growth, task.metric),
+            growth=growth,
             governor=config.governor,
             optimizers=config.optimizer,
             schedules={side: build_component(resolution, chosen) for side, chosen in schedules.items()},
@@ -141,13 +142,6 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
     with attributed_to(label, f'with its split "{name}"'):
         home = torch.device("cpu") if resolution.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
-
-
-def _measured(growth: GrowthConfig, metric: Metric) -> GrowthConfig:
-    """Return the settings with what gains are measured in, where the file leaves that to the task."""
-    if growth.evidence != "auto":
-        return growth
-    return growth.model_copy(update={"evidence": "metric" if metric.is_share else "loss"})
 
 
 def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:

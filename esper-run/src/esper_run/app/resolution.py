@@ -137,24 +137,6 @@ def one_line(problem: Problem) -> str:
     return "  ".join(filter(None, [f"{problem.code} {problem.message}", problem.where(), *hint]))
 
 
-def _check_local(plugins: Plugins) -> None:
-    """Raise PluginError if a one-file plugin cannot be used."""
-    local = [file.entry_point.file for file in plugins.files]
-    unusable = [record for record in plugins.records if record.status in ("broken", "rejected")]
-    problems = [problem for record in unusable if record.origin in local for problem in record.problems]
-    if problems:
-        raise PluginError(list(dict.fromkeys(problems)))
-
-
-def _placed(loaded: LoadedConfig, plugins: Plugins, *codes: str) -> list[Problem]:
-    """Return the loader's problems of these kinds, each with its place in the file, which its path names."""
-    problems = [problem for problem in plugins.problems if problem.code in codes]
-    return [
-        loaded.problem(problem.code, parse_path(problem.path or ""), problem.message, problem.hint)
-        for problem in problems
-    ]
-
-
 # --- names
 
 
@@ -182,8 +164,16 @@ def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
         PluginError: A plugin that the configuration uses is broken.
         ConfigError: Names are unknown or settings invalid; has all problems, in the order of the file.
     """
-    _check_local(plugins)
-    return _Resolver(loaded, plugins, _placed(loaded, plugins, "E208", "E227")).resolve()
+    local = [file.entry_point.file for file in plugins.files]
+    unusable = [record for record in plugins.records if record.status in ("broken", "rejected")]
+    if faults := [problem for record in unusable if record.origin in local for problem in record.problems]:
+        raise PluginError(list(dict.fromkeys(faults)))
+    placed = [  # the path of such a problem names its place in the file
+        loaded.problem(problem.code, parse_path(problem.path or ""), problem.message, problem.hint)
+        for problem in plugins.problems
+        if problem.code in ("E208", "E227")
+    ]
+    return _Resolver(loaded, plugins, placed).resolve()
 
 
 @dataclass(slots=True)

@@ -208,10 +208,15 @@ class _Session:
                 warnings += self.position.state.plain["warnings"]
                 finished, clock, events = self._train(info, observers, warnings, losses, signals)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
-                results, lost = self._results(finished), losses.counted()
-                outcome = Outcome(path, self.named, results, timing, tuple(warnings), lost, events)
+                arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
+                numbers = results(self.composition.task.metric, arms, finished)
+                outcome = Outcome(path, self.named, numbers, timing, tuple(warnings), losses.counted(), events)
                 self.on_outcome(outcome)
-                _write_results(self.directory, finished, outcome)
+                episodes = [
+                    {"round": episode.round, "arm": episode.arm, "seed": episode.seed, "grown": list(episode.grown)}
+                    for episode in finished
+                ]
+                self.directory.write_results(episodes, outcome.as_json())
                 self.directory.finish(status="done", exit_code=outcome.exit_code)
             except BaseException as error:
                 status, exit_code = status_of(error)
@@ -358,10 +363,6 @@ class _Session:
                 study.pool.close()
         return finished
 
-    def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
-        arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
-        return results(self.composition.task.metric, arms, finished)
-
 
 def _beat(heartbeat: Heartbeat, signals: SignalHandler, pool_index: int) -> None:
     """Tell the watching process that the run goes on, and give up a step whose grace is over."""
@@ -399,14 +400,6 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
     )
     for file in resolution.plugins.files:
         directory.write(file.path.name, file.source)
-
-
-def _write_results(directory: RunDirectory, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
-    episodes = [
-        {"round": episode.round, "arm": episode.arm, "seed": episode.seed, "grown": list(episode.grown)}
-        for episode in finished
-    ]
-    directory.write_results(episodes, outcome.as_json())
 
 
 class _RunLog(logging.FileHandler):

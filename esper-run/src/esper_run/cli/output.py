@@ -260,7 +260,8 @@ def print_outcome(outcome: Outcome) -> None:
     from esper_run.runs.network_files import best_episodes
 
     print_results(outcome.results)
-    print_lost_seeds(map(str, outcome.lost_seeds))
+    for lost in outcome.lost_seeds:
+        print_wrapped(str(lost))
     print_line()
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
@@ -273,12 +274,6 @@ def print_outcome(outcome: Outcome) -> None:
         tests = [f"{arm} {format_value(metric, episode['test'])}" for arm, episode in episodes.items()]
         print_wrapped(f"  Test {metric.name}: {', '.join(tests)}. Load one with esper_grow.load_best.", indent=2)
     print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
-
-
-def print_lost_seeds(lines: Iterable[str]) -> None:
-    """Print a line for each blueprint with lost seeds."""
-    for line in lines:
-        print_wrapped(line)
 
 
 def print_finding(results: Mapping[str, Any], path: Path | str, *, lost: bool) -> None:

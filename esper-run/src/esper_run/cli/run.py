@@ -187,11 +187,19 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
 
     If that fails, unmarked hooks are among the warnings, since they may be the cause.
     """
-    from esper_run.app.resolution import one_line, unmarked_hooks
+    from esper_run.app.resolution import one_line, resolve, unmarked_hooks
 
     try:
         with preparation(_seconds(loaded)):
-            composition = _compose(loaded, plugins)
+            resolution = resolve(loaded, plugins)
+            if (store := resolution.config.store) is not None:
+                from esper_run.stores import open_store
+
+                open_store(store)
+
+            from esper_run.app.compose import compose
+
+            composition = compose(resolution)
     except EsperError as error:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
@@ -209,20 +217,6 @@ def _what_steps_are_too_few_for(composition: Composition) -> Iterator[str]:
         needed = f" and {looks} more for the gate before keeping" if looks else ""
         for note in arm.impossible(steps - looks):
             yield f"arm {arm.name}: {steps} steps are too few for {note}{needed}: raise episode.steps"
-
-
-def _compose(loaded: LoadedConfig, plugins: Plugins) -> Composition:
-    from esper_run.app.resolution import resolve
-
-    resolution = resolve(loaded, plugins)
-    if (store := resolution.config.store) is not None:
-        from esper_run.stores import open_store
-
-        open_store(store)
-
-    from esper_run.app.compose import compose
-
-    return compose(resolution)
 
 
 def _seconds(loaded: LoadedConfig) -> float:

@@ -20,7 +20,6 @@ from esper_run.cli.output import (
     print_finding,
     print_json,
     print_line,
-    print_lost_seeds,
     print_results,
     print_table,
     print_warnings,
@@ -113,7 +112,8 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
         print_wrapped(f"time: {timing_text(record.summary['timing'])}")
         lost = record.summary.get("lost_seeds", [])
         names = ("blueprint", "package", "what", "lost", "tried")
-        print_lost_seeds(lost_text(*(record[name] for name in names)) for record in lost)
+        for losses in lost:
+            print_wrapped(lost_text(*(losses[name] for name in names)))
         print_finding(record.summary["results"], record.shown_path, lost=bool(lost))
 
 
@@ -236,7 +236,9 @@ def _show_facts(run: Run) -> None:
         if git.get("sha")
         else "not in a git repository"
     )
-    first, count = seeds.get("first"), seeds.get("count")
+    first, count, seeds_text = seeds.get("first"), seeds.get("count"), ""
+    if isinstance(first, int) and isinstance(count, int):
+        seeds_text = f"RNG seed {first}" if count == 1 else f"RNG seeds {first} to {first + count - 1}"
     plugins = [_mapping(plugin) for plugin in manifest.get("plugins") or []]
     facts = [
         ("status", run.status + (f", exit {manifest['exit']}" if manifest.get("exit") is not None else "")),
@@ -245,19 +247,13 @@ def _show_facts(run: Run) -> None:
         ("took", _took(run)),
         ("uploaded", run.uploaded),
         ("command", " ".join(str(word) for word in manifest.get("argv") or [])),
-        ("seeds", _seeds_text(first, count)),
+        ("seeds", seeds_text),
         ("git", sha),
         ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
         ("plugins", ", ".join(f"{plugin.get('package')} {plugin.get('version')}" for plugin in plugins)),
     ]
     print_line(printable(run.shown_path))
     print_facts([(name, text.split("\n")[0]) for name, text in facts])
-
-
-def _seeds_text(first: Any, count: Any) -> str:
-    if not isinstance(first, int) or not isinstance(count, int):
-        return ""
-    return f"RNG seed {first}" if count == 1 else f"RNG seeds {first} to {first + count - 1}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -189,7 +189,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel], root: Node, start: K
             hint = f'Did you mean "{other}"? Otherwise: {hint[0].lower()}{hint[1:]}'
         return root.problem("E113", (*start, *path), f"the key {shown(path[-1])} is missing", hint)
     code = "E111" if _is_wrong_type(kind) else "E120" if kind in ("value_error", "assertion_error") else "E112"
-    return root.problem(code, (*start, *path), _message(details, entry), _hint(details, entry, model))
+    return root.problem(code, (*start, *path), _message(details, entry), _hint(details, entry))
 
 
 def _misspelt(root: Node, section: KeyPath) -> str | None:
@@ -222,7 +222,7 @@ def _message(details: ErrorDetails, entry: Entry | None) -> str:
     return f"{message}; received {received}"
 
 
-def _hint(details: ErrorDetails, entry: Entry | None, model: type[BaseModel]) -> str | None:
+def _hint(details: ErrorDetails, entry: Entry | None) -> str | None:
     """Suggest what to write instead of a value; None if the message suffices."""
     value, path = details["input"], details["loc"]
     if entry is None:

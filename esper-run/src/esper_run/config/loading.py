@@ -126,18 +126,6 @@ def read_file(path: str | Path) -> bytes:
     raise ConfigError(Problem("E101", reason, file, hint=hint))
 
 
-def _is_use(path: KeyPath) -> bool:
-    """Return whether a component belongs at ``path``."""
-    entry = entry_at(path)
-    return entry is not None and entry.is_use
-
-
-def _spell_out(node: Node) -> None:
-    """Turn a component that is written as its name alone into a mapping."""
-    if isinstance(node.value, str):
-        node.value = {"use": Node(node.value, node.position)}
-
-
 def _label(text: str) -> str:
     """Return the name of a ``--set`` in problems, in place of a file."""
     return f"--set {visible(cut(text, 100))}"
@@ -171,7 +159,8 @@ def _override(root: Node, text: str) -> None:
             below = node.below(step)
             if below is None or below.value is None:
                 below = node.value[step] = Node({}, SourcePosition(label))
-            if _is_use(path[:depth]):
-                _spell_out(below)
+            entry = entry_at(path[:depth])
+            if entry is not None and entry.is_use and isinstance(below.value, str):
+                below.value = {"use": Node(below.value, below.position)}  # it was written as its name alone
             node = below
     node.value[path[-1]] = value

@@ -78,7 +78,11 @@ def shown(value: Any, limit: int = MAX_SHOWN) -> str:
 
 
 def cut(text: str, limit: int = MAX_SHOWN) -> str:
-    """Return ``text``, or its beginning and an ellipsis where it has more than ``limit`` characters."""
+    """Return ``text``, or its beginning and an ellipsis where it has more than ``limit`` characters.
+
+    >>> cut("a very long name", 8)
+    'a very …'
+    """
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

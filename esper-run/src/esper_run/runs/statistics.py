@@ -88,7 +88,9 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE, *, sh
 
         If the values are shares of a whole, the interval ends at 0 and 1, unless a value is beyond.
     """
-    check_numbers(values)
+    if not values or not all(map(is_usable, values)):
+        msg = f"at least one value is needed, all finite. Received: {list(values)[:4]}"
+        raise ValueError(msg)
     mean, deviation = moments(values)
     n = len(values)
     if deviation is None:
@@ -227,27 +229,25 @@ def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinis
         Sample(arm, {episode.seed: episode.test_metric for episode in arm_episodes})
         for arm, arm_episodes in by_arm.items()
     ]
+    pairs = list(combinations(samples, 2))
+    judged = judge_together([compare_paired(a, b, direction=metric.direction) for a, b in pairs])
     return {
         "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
         "arms": {arm: _arm(arm_episodes, metric) for arm, arm_episodes in by_arm.items()},
-        "comparisons": compare_arms(samples, direction=metric.direction),
+        "comparisons": [as_record(a, b, comparison) for (a, b), comparison in zip(pairs, judged, strict=True)],
     }
 
 
 def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
-    """Return the means of an arm; that of the test is NaN if a value is not finite, as a perplexity can be."""
-    values = [episode.test_metric for episode in episodes]
-    interval = Interval(math.nan, None, None, len(values))
-    if all(map(is_usable, values)):
-        interval = mean_interval(values, share=metric.is_share)
-    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    """Return the means of an arm."""
+    interval = arm_interval(episodes, metric)
     return {
         "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
-        "test_last": mean_test_last(episodes),
+        "test_last": mean_known([episode.test_last for episode in episodes]),
         "params": fmean(episode.parameters for episode in episodes),
-        "flops": mean_flops(episodes),
+        "flops": mean_known([episode.flops for episode in episodes]),
         "fossils": fmean(episode.fossils for episode in episodes),
-        "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
+        "reward": mean_known([episode.reward for episode in episodes]),
         "conclusions": conclusions_of(episodes),
         "episodes": [
             {"seed": episode.seed, "test": episode.test_metric, "alone": episode.alone} for episode in episodes
@@ -255,28 +255,23 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
     }
 
 
+def arm_interval(episodes: Sequence[EpisodeFinished], metric: Metric) -> Interval:
+    """Return the interval of the test metric; the mean is NaN if a value is not finite, as a perplexity can be."""
+    values = [episode.test_metric for episode in episodes]
+    if all(map(is_usable, values)):
+        return mean_interval(values, share=metric.is_share)
+    return Interval(math.nan, None, None, len(values))
+
+
 def conclusions_of(episodes: Sequence[EpisodeFinished]) -> dict[str, int]:
     """Return what the policy of an arm concluded, and of how many networks."""
     return dict(Counter(episode.conclusion for episode in episodes if episode.conclusion))
 
 
-def mean_test_last(episodes: Sequence[EpisodeFinished]) -> float | None:
-    """Return the mean test metric with the weights of the last batch; None if those were not tested apart."""
-    tests = [episode.test_last for episode in episodes if episode.test_last is not None]
-    return fmean(tests) if tests and len(tests) == len(episodes) else None
-
-
-def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:
-    """Return the mean operations of an arm's episodes; None if they are unknown."""
-    flops = [episode.flops for episode in episodes if episode.flops is not None]
-    return fmean(flops) if flops and len(flops) == len(episodes) else None
-
-
-def compare_arms(samples: Sequence[Sample], *, direction: Direction) -> list[dict[str, Any]]:
-    """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
-    pairs = list(combinations(samples, 2))
-    judged = judge_together([compare_paired(a, b, direction=direction) for a, b in pairs])
-    return [as_record(a, b, comparison) for (a, b), comparison in zip(pairs, judged, strict=True)]
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what was measured in each episode of an arm; None if it is unknown for one of them."""
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if len(measured) == len(values) else None
 
 
 def compare_paired(a: Sample, b: Sample, *, direction: Direction) -> Comparison | None:
@@ -309,16 +304,6 @@ def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, 
         "verdict": figures["verdict"],
         "why": figures["why"],
     }
-
-
-# --- checks
-
-
-def check_numbers(values: Sequence[float]) -> None:
-    """Raise ValueError if there are no values, or some are not usable."""
-    if not values or not all(map(is_usable, values)):
-        msg = f"at least one value is needed, all finite. Received: {list(values)[:4]}"
-        raise ValueError(msg)
 
 
 # --- Student's t, without scipy: the core stays light

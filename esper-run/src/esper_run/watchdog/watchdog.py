@@ -53,6 +53,8 @@ class Heartbeat:
         return every, other
 
 
+TRACE_HINT: Final = "log.txt has the traceback of its threads, too."
+
 SECONDS_BEYOND_GRACE: Final = 4.0
 """How long a run that was asked to end may go on after its grace: its own thread ends it somewhat earlier."""
 
@@ -100,12 +102,16 @@ def _watch(
             ended, _, _ = select.select([process], [], [], tick)
             if ended or os.getppid() != run:
                 if trace := report.trace:
-                    on_end(_crash(trace), trace, 1)
+                    how = re.search(r"^Fatal Python error: (.+)", trace, re.MULTILINE)
+                    message = f"the run's process crashed: {how[1] if how else 'unknown'}"
+                    on_end(Problem("E407", message, hint=TRACE_HINT), trace, 1)
                 leave(0)
             if interruption is not None:
                 interruption.look()
                 if interruption.is_expired(SECONDS_BEYOND_GRACE):
-                    problem = _overdue(interruption)
+                    cause = f"interrupted by signal {interruption.number}"
+                    message = f"{cause}; a component did not return, and the run was killed"
+                    problem = Problem("E401", message, hint=TRACE_HINT)
                     break
             if heartbeat.beats != beats:
                 beats = heartbeat.beats
@@ -114,27 +120,11 @@ def _watch(
                 waited = 0.0
             elif not is_stopped(run):
                 waited += tick
+        if problem is None:
+            hint = f"{TRACE_HINT} If the component is only slow, raise patience."
+            problem = Problem("E406", f"the run stood still for {waited:.0f} seconds, and was killed", hint=hint)
         report.request(run)
-        on_end(problem or _hang(waited), report.trace, 128 + signal.SIGKILL)
+        on_end(problem, report.trace, 128 + signal.SIGKILL)
         os.kill(run, signal.SIGKILL)
     finally:
         leave(1)
-
-
-def _overdue(interruption: Interruption) -> Problem:
-    """Return the error for a run that was asked to end, and could not."""
-    message = f"interrupted by signal {interruption.number}; a component did not return, and the run was killed"
-    return Problem("E401", message, hint="log.txt has the traceback of its threads, too.")
-
-
-def _hang(seconds: float) -> Problem:
-    """Return the error for a run that stood still."""
-    hint = "log.txt has the traceback of its threads, too. If the component is only slow, raise patience."
-    return Problem("E406", f"the run stood still for {seconds:.0f} seconds, and was killed", hint=hint)
-
-
-def _crash(trace: str) -> Problem:
-    """Return the error for a run whose process was crashed by a component."""
-    how = re.search(r"^Fatal Python error: (.+)", trace, re.MULTILINE)
-    hint = "log.txt has the traceback of its threads, too."
-    return Problem("E407", f"the run's process crashed: {how[1] if how else 'unknown'}", hint=hint)

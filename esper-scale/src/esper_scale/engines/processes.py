@@ -136,7 +136,11 @@ class ForkedWorker:
 
     def _is_running(self) -> bool:
         """Return whether the process runs, or is stopped. One whose pipe has ended is about to exit."""
-        end = time.monotonic() + SECONDS_FOR_TRACE if self._pipe.closed or self._has_hung_up() else 0.0
+        try:
+            has_hung_up = self._pipe.closed or self._pipe.poll(0)
+        except OSError:
+            has_hung_up = True
+        end = time.monotonic() + SECONDS_FOR_TRACE if has_hung_up else 0.0
         while True:
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
@@ -144,12 +148,6 @@ class ForkedWorker:
             if done or time.monotonic() >= end:
                 return not done
             time.sleep(0.01)
-
-    def _has_hung_up(self) -> bool:
-        try:
-            return self._pipe.poll(0)
-        except OSError:
-            return True
 
     def _wait(self) -> int:
         """Wait for the process, and return its exit code, or the negative number of the signal that ended it."""

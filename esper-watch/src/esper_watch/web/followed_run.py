@@ -174,19 +174,14 @@ class FollowedRun:
         """Return what tells whether another file of the run changed, and set the status of a run without an end."""
         if not self.is_over:
             self.history.status = unfinished_status(self.path)
-        return *_stamp(self.path), self.history.status
-
-
-def _stamp(run: Path) -> tuple[Any, ...]:
-    """Return what tells whether a file of the run changed."""
-    parts: list[Any] = []
-    for name in (EVENTS, *OTHERS):
-        try:
-            status = (run / name).stat()
-            parts.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        except OSError:
-            parts.append(None)
-    return tuple(parts)
+        parts: list[Any] = []
+        for name in (EVENTS, *OTHERS):
+            try:
+                status = (self.path / name).stat()
+                parts.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            except OSError:
+                parts.append(None)
+        return *parts, self.history.status
 
 
 def refuse_links(run: Path) -> None:

@@ -188,6 +188,7 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder):
         ("host.use=own_net.towers:Ladder", ['2: E202 there is no module "own_net"', "--set host.use="]),
         ("host.use=own_net.towers:Ladder", ["Call esper from the folder that has it", "The current folder: "]),
         ("host=own-nets:Ladder", ['2: E202 "own-nets:Ladder" is not an import path', "my_package.my_module:build"]),
+        ("host=own_nets.Ladder", ['2: E202 "own_nets.Ladder" is not an import path', "my_package.my_module:build"]),
         ("host=own_nets.towers:number", ['2: E120 "own_nets.towers:number" cannot', "is not a callable object"]),
         ("host=own_nets.lacking:x", ["3: E219", "lacking.py:3", 'the module "nowhere_to_be_found"']),
         ("host=own_nets.wrong:x", ["3: E219", "SyntaxError", "wrong.py:3", "Fix the file."]),

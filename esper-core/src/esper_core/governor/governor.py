@@ -204,11 +204,10 @@ class Governor:
         return RolledBack(tuple(transitions), withdrawn, losses[-1] if losses else self._history.guessing_loss)
 
     def restore(self) -> None:
-        """Restore the newest sound snapshot, if there is one, without living seeds: for whoever stops, and goes on."""
+        """Restore the newest sound snapshot, if there is one, for whoever goes on after a stop. Seeds stay."""
         kept, _ = self._snapshots.newest_sound(self._garden)
         if kept is not None:
             kept.snapshot.restore(self._garden)
-            self._garden.remove(Reason(Cause.ROLLBACK, "the governor stopped"))
 
     def state_dict(self) -> State:
         """Return the state between two steps, when no rollback is planned; snapshots are part of it."""

@@ -147,7 +147,7 @@ class Counterfactuals:
                 changed = any(now is not was or not _same_bits(now, value) for now, (was, value) in buffers)
         except Exception as error:
             raise _NoReplayError("traced, it " + describe_error(error)) from error
-        living = sorted(slot.name for slot in slots_of(self.model).each() if slot.living is not None)
+        living = sorted(slot.name for slot in slots_of(self.model).each() if slot.nursery)
         reasons = {COMPILED: trace.compiled, STATE: changed, NOISE: drew, UNCALLED: sorted(trace.called) != living}
         if obstacles := [reason for reason, holds in reasons.items() if holds]:
             raise _NoReplayError(obstacles[0])

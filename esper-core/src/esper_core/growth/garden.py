@@ -162,24 +162,7 @@ class Garden:
         No other seed lives. The set's number is ``born`` as it was before.
         """
         with self._transaction():
-            if living := self.living_seeds():
-                why = f"{living[0].blueprint} grows in the network"
-                raise LifecycleError(
-                    kind="slot", state="occupied", event="germinate", legal=[], name="of a set", why=why
-                )
-            number, self.born = self.born, self.born + 1
-            slots = [self._slot(action.slot) for action in actions]
-            # By the rules as they are before the first is there, beside which they allow no other.
-            varieties = [
-                self._rules.variety_for(slot, action.blueprint or "")
-                for slot, action in zip(slots, actions, strict=True)
-            ]
-            born = zip(slots, varieties, actions, strict=True)
-            members = [
-                (slot, _add_newborn(self, slot, variety, action, step, in_set=True)) for slot, variety, action in born
-            ]
-            self.incubating[number] = _incubation(self, number, members)
-            return [Transition.of(slot, seed, None, reason) for slot, seed in members]
+            return _germinate_set(self, actions, step, reason)
 
     def keep_set(self, number: int, step: int, reason: Reason) -> list[Transition]:
         """Keep the seeds of a set, whose branch becomes the host. LifecycleError if its gate is closed."""
@@ -404,6 +387,22 @@ def _add_newborn(
     garden.keeper.adopt(seed)
     garden._born_here.add(seed.number)
     return seed
+
+
+def _germinate_set(garden: Garden, actions: Sequence[Action], step: int, reason: Reason) -> list[Transition]:
+    if living := garden.living_seeds():
+        why = f"{living[0].blueprint} grows in the network"
+        raise LifecycleError(kind="slot", state="occupied", event="germinate", legal=[], name="of a set", why=why)
+    number, garden.born = garden.born, garden.born + 1
+    slots = [garden._slot(action.slot) for action in actions]
+    # By the rules as they are before the first is there, beside which they allow no other.
+    varieties = [
+        garden._rules.variety_for(slot, action.blueprint or "") for slot, action in zip(slots, actions, strict=True)
+    ]
+    born = zip(slots, varieties, actions, strict=True)
+    members = [(slot, _add_newborn(garden, slot, variety, action, step, in_set=True)) for slot, variety, action in born]
+    garden.incubating[number] = _incubation(garden, number, members)
+    return [Transition.of(slot, seed, None, reason) for slot, seed in members]
 
 
 def _incubation(garden: Garden, number: int, members: Sequence[tuple[Slot, Seed]]) -> Incubation:

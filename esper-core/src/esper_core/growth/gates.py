@@ -345,8 +345,7 @@ class Gates:
 
     def opinion(self, seed: Seed | Incubation) -> Opinion | None:
         """Return the latest opinion of the gate before the seed; None if there is no gate or no opinion."""
-        op = _OP_BEHIND.get(seed.stage)
-        return None if op is None else self._opinions.get((seed.number, op))
+        return self._opinions.get((seed.number, _OP_BEHIND.get(seed.stage, Op.WAIT)))
 
     def explain(self, reason: Reason, seed: Seed | Incubation) -> Reason:
         """Return ``reason`` with the last conclusion of the latest gate that looked at the seed, if gates are on."""

@@ -179,7 +179,7 @@ def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed
 
 def state_of(slot: Slot, embargo: int) -> SlotState:
     """Return the state of a slot with these seeds, which rests for so many steps."""
-    if slot.living is not None:
+    if slot.nursery:
         return SlotState.OCCUPIED
     if len(slot.fossils) >= slot.limit:
         return SlotState.CLOSED

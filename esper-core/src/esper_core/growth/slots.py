@@ -151,8 +151,7 @@ class Slot(nn.Module):
     @property
     def strength(self) -> float:
         """How strongly the living seed acts now; 0 if there is none."""
-        seed = self.living
-        return 0.0 if seed is None else self.strength_of(seed)
+        return next(map(self.strength_of, self.nursery), 0.0)
 
     @property
     def fossils(self) -> tuple[Seed, ...]:

@@ -205,7 +205,7 @@ def transaction(
         GrowthError: the block left a trainable parameter without exactly one optimizer.
         SeedFault: the same, if the parameter is that of a seed that lived before.
     """
-    living = [slot for slot in slots if slot.living is not None]
+    living = [slot for slot in slots if slot.nursery]
     undo_slots = [_undo_slot(slot) for slot in slots]
     put_keeper_back, incubating = keeper.undo(), dict(incubations)
     put_torch_back = _torch_state(device_of(model))

@@ -87,13 +87,13 @@ class PluginError(EsperError):
 
 
 class GrowthError(EsperError):
-    """An impossible graft or transition."""
+    """An impossible graft or transition, or a model, data or loss with which nothing can grow."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class GraftError(GrowthError):
     """A slot cannot be placed at the requested module."""
-
-    exit_code: ClassVar[int] = 2
 
 
 class LifecycleError(GrowthError):

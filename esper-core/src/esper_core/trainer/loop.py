@@ -251,8 +251,7 @@ class Stepper:
                 self.bus.publish(*governor_acted(environments, hopeless, {}))
                 self.bus.settle()
                 # A plugin's alarm may have other causes than the loss, so there is no advice to give.
-                advice = "Try a smaller learning rate, set clip_norm, or look for broken data."
-                hint = None if decision.second_opinion else advice
+                hint = None if decision.second_opinion else "Lower the learning rate, set clip_norm, or check the data."
                 raise GovernorStop(Problem("E402", f"{location}: {decision.reason}", hint=hint))
             if decision.act is not Act.CONTINUE:
                 back = decision.back_to

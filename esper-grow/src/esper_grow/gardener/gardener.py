@@ -162,8 +162,7 @@ class Gardener:
         refuse_unknown_options(Gardener, options, LoopOptions)
         clip_norm, seed = options.get("clip_norm"), options.get("seed", 0)
         refuse_arguments(model, steps, clip_norm)
-        self.model, self.steps, self._loss = model, steps, loss
-        host = Host(model)
+        self.model, self.steps, self._loss, host = model, steps, loss, Host(model)
         self._optimizers = optimizers_of(
             optimizer, [member for member in host.parameters().values() if member.requires_grad]
         )

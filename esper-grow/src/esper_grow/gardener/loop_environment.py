@@ -242,6 +242,7 @@ class LoopEnvironment:
             yield
         except GovernorStop:
             self.network.governor.restore()
+            self.network.garden.remove(Reason(Cause.ROLLBACK))
             raise
 
     def end(self) -> tuple[list[Transition], list[Transition]]:

@@ -14,7 +14,7 @@ from esper_grow.probes.results import ProbeRow
 from esper_run.app.descriptions import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor, nn
 
@@ -89,9 +89,7 @@ def rows_of(
     host: Sequence[Tensor],
     lengths: Sequence[int],
     host_seconds: float,
-    *,
-    decided: bool,
-    interrupted: bool,
+    undecided: Collection[int],
 ) -> tuple[ProbeRow, ...]:
     """Return a row for each candidate that was tried: those that pay first, then by gain less price.
 
@@ -100,13 +98,11 @@ def rows_of(
         host: The losses of the host continued without a seed, at each level.
         lengths: The steps of each level.
         host_seconds: What a training step of the host takes.
-        decided: Whether the longest trials are over.
-        interrupted: Whether time was too short for some of them, which decide nothing then.
+        undecided: Levels of which a candidate that came no further may still pay.
     """
 
     def row(candidate: ProbeCandidate, first: ProbeCandidate) -> ProbeRow:
         level = len(candidate.losses) - 1
-        is_open = not decided or (interrupted and level == LEVELS - 2)
         common = min(level, len(first.losses) - 1)
         gain = candidate.gain(host, level, GATE_ALPHA / (LEVELS * len(candidates)))
         behind = compare_losses(candidate.losses[common], first.losses[common], GATE_ALPHA)
@@ -123,7 +119,7 @@ def rows_of(
             steps=lengths[level],
             behind=behind.mean + candidate.price - first.price,
             behind_error=behind.standard_error,
-            pays=None if is_open else level == LEVELS - 1 and gain.lower > candidate.price,
+            pays=None if level in undecided else level == LEVELS - 1 and gain.lower > candidate.price,
         )
 
     tried = [candidate for candidate in candidates if candidate.losses and not candidate.failure]

@@ -27,6 +27,7 @@ from esper_grow.gardener.checks import refuse_unknown_options
 from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import Validation, counted_example
 from esper_grow.probes.budget import (
+    LEVELS,
     SHARE_KEPT,
     BudgetClock,
     OutOfTimeError,
@@ -46,7 +47,7 @@ from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from torch import Tensor, nn
@@ -76,6 +77,9 @@ TIMED_STEPS: Final = 4
 
 RESERVE: Final = 1.15
 """Factor on the time that trials are expected to take."""
+
+
+CUT_OFF: Final = "The budget was over before all of the longest trials: those without a verdict may pay more."
 
 
 class ProbeOptions(TypedDict, total=False):
@@ -204,8 +208,6 @@ class Search:
     """What the host's steps took together, with the loading of their batches."""
     examples: int = field(default=0, init=False)
     lengths: tuple[int, ...] = field(default=(), init=False)
-    interrupted: bool = field(default=False, init=False)
-    """Whether the budget was over before all trials were."""
 
     def run(self) -> ProbeResult:
         """Return the result."""
@@ -218,14 +220,15 @@ class Search:
             self._time_candidates()
             if self._plan():
                 self._run_trials()
-                rows = self._rows(decided=True)
+                rows = self._rows()
                 return self._result(*verdict_on(rows), rows)
             self._rank()
         except OutOfTimeError:
-            self.interrupted = True
-            rows = self._rows(decided=True)
+            rows = self._rows([LEVELS - 2])  # those that reached the longest trials, and had none
             if any(row.pays for row in rows):
-                return self._result(*verdict_on(rows), rows)
+                verdict, reason = verdict_on(rows)
+                more = f" {CUT_OFF}" if any(row.pays is None for row in rows) else ""
+                return self._result(verdict, reason + more, rows)
         reason = f"Undecided: the host is trained, and {plural(len(self.candidates), 'candidate')} need longer trials."
         return self._result("undecided", reason, needs=max(self._seconds_needed(host), LONGER * self.clock.budget))
 
@@ -421,9 +424,8 @@ class Search:
     def _trying(self) -> list[ProbeCandidate]:
         return [candidate for candidate in self.candidates if not candidate.failure]
 
-    def _rows(self, *, decided: bool) -> tuple[ProbeRow, ...]:
-        how = {"decided": decided, "interrupted": self.interrupted}
-        return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, **how)
+    def _rows(self, undecided: Collection[int] = ()) -> tuple[ProbeRow, ...]:
+        return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, undecided)
 
     def _result(
         self, verdict: Any, reason: str, rows: tuple[ProbeRow, ...] | None = None, needs: float | None = None
@@ -440,7 +442,7 @@ class Search:
         return ProbeResult(
             verdict=verdict,
             reason=reason,
-            rows=self._rows(decided=False) if rows is None else rows,
+            rows=self._rows(range(LEVELS)) if rows is None else rows,
             failed=tuple(failed),
             slots=dict(slot_sites(model)),
             model=type(model).__name__,
@@ -468,8 +470,6 @@ class Search:
                 "Training raised the validation loss of the host from "
                 f"{format_number(first)} to {format_number(last)}: pass the optimizer with which it was trained."
             )
-        if self.interrupted and len(self.lengths) > 1:
-            yield "The budget was over before the last of the longest trials: those without a verdict may pay more."
         steps = self.settings.steps
         if len(self.lengths) == 1 and self.host:
             yield (

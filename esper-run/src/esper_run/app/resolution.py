@@ -207,7 +207,7 @@ class _Resolver:
 
     def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> ConfiguredComponent | None:
         """Return the component that ``use`` names, with its settings validated; None after a problem."""
-        if kind == "host" and ":" in use.use:
+        if kind == "host" and (":" in use.use or "." in use.use):
             host = self.attempt((*path, "use"), partial(host_at, use.use))
             return None if host is None else ConfiguredComponent(host, use.settings, path)
         registry = self.plugins.registry

@@ -359,9 +359,9 @@ def test_a_budget_that_ends_in_the_trials_is_undecided(lab: Lab, clock: Callable
 
 
 def test_a_budget_that_ends_in_the_longest_trials_leaves_the_others_open(lab: Lab) -> None:
-    told: list[str] = []
-    complete = lab.probe(on_progress=told.append)
-    last = [text for text in told if text.startswith("trials of")][-1]
+    texts: list[str] = []
+    complete = lab.probe(on_progress=texts.append)
+    last = [text for text in texts if text.startswith("trials of")][-1]
     first = re.sub(r"\d+ of", "1 of", last)
 
     def report(text: str) -> None:

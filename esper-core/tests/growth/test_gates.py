@@ -80,19 +80,14 @@ def test_a_gate_decides_at_a_few_looks_and_what_it_decided_holds_until_the_next(
     assert {seen.alpha for seen in evidence} == {GATE_ALPHA / 5}
 
 
-def test_the_gate_before_a_set_decides_at_its_last_look_too():
-    gates = [Gate(looks=7, decides_last=last) for last in (False, True)]
-    for _ in range(7):
-        seen = [gate.look(GOOD, PRICE, 0.2).evidence for gate in gates]
-    assert [(evidence.looks, evidence.alpha) for evidence in seen] == [(5, GATE_ALPHA / 2), (7, GATE_ALPHA / 3 / 2)]
-
-
-def test_a_set_that_still_learns_is_judged_at_last_by_the_level_it_has_reached():
-    seed, several = (Gate(looks=10, decides_last=last) for last in (False, True))
+def test_the_gate_before_a_set_decides_at_its_last_look_too_by_the_level_it_has_reached():
+    gates = [Gate(looks=10, decides_last=last) for last in (False, True)]
     for step in range(1, 11):
         rising = dataclasses.replace(GOOD, mean=0.1 * step)
-        opinions = [gate.look(rising, 0.5, 0.2) for gate in (seed, several)]
-    assert [opinion.finding for opinion in opinions] == [Finding.NOT_SHOWN, Finding.SHOWN]
+        seed, several = (gate.look(rising, 0.5, 0.2) for gate in gates)
+    assert (seed.finding, seed.evidence.looks, seed.evidence.alpha) == (Finding.NOT_SHOWN, 8, GATE_ALPHA / 3)
+    assert (several.finding, several.evidence.looks) == (Finding.SHOWN, 10)
+    assert several.evidence.alpha == GATE_ALPHA / 4 / 2
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])

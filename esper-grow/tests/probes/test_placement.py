@@ -61,10 +61,10 @@ def changed(layers: int, names: list[str], size: float) -> tuple[nn.Module, list
     return model, batches[:12], batches[12:]
 
 
-def placed(world: Any, **options: Any) -> Any:
+def placed(world: Any, loss: Any = per_example, **options: Any) -> Any:
     model, train, validation = world
     chosen = {"rank": 1, "steps": 120, "optimizer": partial(AdamW, lr=2e-2), **options}
-    return place_adapters(model, per_example, train, validation, **chosen)
+    return place_adapters(model, loss, train, validation, **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -329,9 +329,7 @@ def test_a_loss_under_autocast_trains_in_each_step(world, plan) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return per_example(model, batch).float()
 
-    again = place_adapters(
-        *(world[0], lowered, *world[1:]), rank=1, steps=120, optimizer=partial(AdamW, lr=2e-2), parameters=20
-    )
+    again = placed(world, lowered, parameters=20)
     assert (again.slots, again.verdict) == (plan.slots, plan.verdict)
     assert again.all_loss == pytest.approx(plan.all_loss, abs=0.02)
 

@@ -90,6 +90,7 @@ def test_the_best_network_of_each_arm_is_the_one_that_was_tested(configuration, 
     assert "config.yaml changed since the run" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_network_that_no_file_can_hold_costs_a_warning(configuration, tmp_path):
     outcome = run(configuration, overrides=["host.use=mirrors:Remembers", "rounds=1"], runs_dir=tmp_path / "runs")
     assert not (outcome.path / "networks").exists()

@@ -12,6 +12,7 @@ from esper_run.app.run import resume
 from esper_run.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, add_plugin
 from tests.support.configurations import problem_in
+from tests.support.core_worlds import slow
 from tests.support.hostile_plugin import plugin
 
 POLICY = SMALL[SMALL.index("policy:") : SMALL.index("environments:")]
@@ -187,7 +188,7 @@ def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
     assert (manifest["status"], manifest["exit"], manifest["reason"]) == ("failed", 1, "MemoryError: no room")
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", [[], slow(["--json"])])
 def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
     ran = run("policy.settings.plan[2].step=99", "rounds=2", options=options)
     message = "arm schedule: not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99"

@@ -11,7 +11,7 @@ from torch import nn
 from esper_core.growth import Averages, Host
 from esper_core.leyline import CALM
 from tests.support import core_worlds
-from tests.support.core_worlds import ADVANCE, FOSSILISE, LOUD, PRUNE, Net, begin, begin_pool, change_recipe, same
+from tests.support.core_worlds import ADVANCE, FOSSILISE, LOUD, PRUNE, Net, begin, begin_pool, change_recipe, same, slow
 from tests.support.studies import play
 
 GERMINATE = replace(core_worlds.GERMINATE, blueprint=LOUD.id, speed=1)
@@ -57,7 +57,7 @@ def test_a_network_is_judged_by_the_average_of_its_weights_and_tested_and_traine
     assert same(environment.evaluate("test"), reference.evaluate("test"))
 
 
-@pytest.mark.parametrize("way", ["branch", "shadow"])
+@pytest.mark.parametrize("way", ["branch", slow("shadow")])
 @pytest.mark.parametrize("life", LIVES)
 def test_everything_is_measured_as_without_averages_with_a_short_half_life_and_trained_so_with_any(way, life):
     reports, ends = [], []

@@ -292,6 +292,7 @@ def adapted(layer: nn.Module) -> nn.Module:
     return Net(lambda net, inputs: net.layer(inputs) + net.up(net.down(inputs)), **parts)
 
 
+@pytest.mark.slow
 def test_a_plan_costs_no_more_operations_than_a_fine_tuning_of_three_times_its_steps(world) -> None:
     torch.manual_seed(0)
     model, train = Residual(12), [(inputs[:35], targets[:35]) for inputs, targets in world[1]]

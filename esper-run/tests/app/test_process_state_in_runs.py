@@ -8,6 +8,7 @@ import torch
 
 from esper_core.leyline.events import StepFinished
 from esper_run import read_events
+from tests.support.core_worlds import slow
 from tests.support.hostile_plugin import RUN, plugin
 
 FLAGS = {
@@ -71,7 +72,7 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
     ("places", "engine", "lanes"),
     [
         ([place for place in PLACES if place not in (*IN_ENVIRONMENTS, "host")], "threads", 1),
-        (IN_ENVIRONMENTS, "threads", 1),
+        slow(IN_ENVIRONMENTS, "threads", 1),
         (IN_ENVIRONMENTS, "threads", 2),
         (IN_ENVIRONMENTS, "processes", 2),
         (["host"], "threads", 1),

@@ -347,7 +347,7 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD, stage:
     ("grown", "message"),
     [
         (lambda: graft(llama(), [UP]), "E337 nothing grew"),
-        (lambda: put(llama(), UP, "lora", stage=Stage.HOLDING), r"E336 .*lora in model.*\n  Call tend\(\) first"),
+        (lambda: put(llama(), UP, "lora", stage=Stage.HOLDING), r"E336 .*lora in model.*\n  Train until tend\(\)"),
         (lambda: put(llama(), UP, "bottleneck_adapter"), "E337 .*bottleneck_adapter in model.*esper_grow.save"),
         (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
         (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers .*LlamaMLP"),

@@ -260,8 +260,8 @@ class Gardener:
         self._feed.refuse_untrained()
         refuse_lost_slots(self.model, self._environment.network.garden.slots.values())
         self._form.refuse_other(branched=bool(self._environment.network.garden.incubating), thorough=True)
-        with without_trace(self.model), self._environment.restored_if_stopped():
-            result = self._stepper.advance(self._environment.steps)
+        with without_trace(self.model):
+            result = self._environment.advance(self._stepper.advance)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
             look = self._tend_set(result.step)
@@ -273,8 +273,9 @@ class Gardener:
         self._environment.warn_of_surplus()
         self._prospects.warn_again(tended.signals)
         self._best_loss = tended.best_loss
-        moved = [f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING]
-        self._stale.check(moved, [change.blueprint for change in tended.kept])
+        changes = tended.moved
+        moved = [f"{change.blueprint} was {_MOVING[change.now]}" for change in changes if change.now in _MOVING]
+        self._stale.check(moved, [change.blueprint for change in changes if change.now is Stage.FOSSILISED])
         return tended
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import atexit
 import logging
 import weakref
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
@@ -22,7 +21,7 @@ from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
 
+
+T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
@@ -235,11 +236,10 @@ class LoopEnvironment:
         ops = {slot: ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
 
-    @contextmanager
-    def restored_if_stopped(self) -> Iterator[None]:
-        """Restore the last healthy state if the governor stops the loop in the ``with`` block."""
+    def advance(self, take_step: Callable[[int], T]) -> T:
+        """Return what a decision step gives; restore the last healthy state first if the governor stops the loop."""
         try:
-            yield
+            return take_step(self.steps)
         except GovernorStop:
             self.network.governor.restore()
             self.network.garden.remove(Reason(Cause.ROLLBACK))

@@ -91,7 +91,7 @@ class Prospects:
 
     def warn_again(self, signals: Signals) -> None:
         """Log warnings, once each: the loss is below each price, with room for it (E381); growth is frozen (E358)."""
-        if not signals.seeds and not self._growth.freeze_fossils:
+        if not self._growth.freeze_fossils and not any(slot.seeds for slot in signals.slots):
             self._warn_of_frozen()
         if self._judged and any(slot.state is not SlotState.CLOSED for slot in signals.slots):
             self._warn_of_price(signals.validation_loss, 1.0)

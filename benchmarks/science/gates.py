@@ -7,6 +7,8 @@ example, over 4 seeds.
 ``simulated``: episodes of 20 looks, in which the gain moves with the weights of each step around the one that lasts.
 Printed are how often a gate passes a seed whose lasting gain equals its price, how often one whose gain exceeds it, and
 how often the interval of the gain contains it. Takes ten minutes.
+
+``sets``: how often the gate before a set, which decides at the last look, too, passes a worthless one. Takes as long.
 """
 
 from __future__ import annotations
@@ -128,22 +130,28 @@ def learn(task: Task, seed: int, step: int, nets: Sequence[tuple[nn.Module, torc
             optimizer.step()
 
 
-def simulated() -> None:
-    """Print how often worthless seeds pass the gate before keeping, in each cell, and how often useful ones do."""
+def worthless(what: str, *, of_set: bool) -> None:
+    """Print how often worthless seeds, or sets of them, pass the gate before keeping, in each cell."""
     write = sys.stdout.write
-    write(f"worthless seeds that pass, of {EPISODES:,} in {STEPS} looks; in brackets the upper end of 95 %\n")
+    write(f"worthless {what} that pass, of {EPISODES:,} in {STEPS} looks; in brackets the upper end of 95 %\n")
     write("examples  skewness  correlation  " + "  ".join(f"tau/SE {tau:<9g}" for tau in TAUS) + "\n")
     worst = 0.0
     for examples, shape, correlation in itertools.product(EXAMPLES, SHAPES, CORRELATIONS):
         cells = []
         for tau in TAUS:
             cell = Cell(examples, shape, correlation, tau)
-            passed = sum(cell.passes(0.0, number, GATE_ALPHA) for number in range(EPISODES))
+            passed = sum(cell.passes(0.0, number, GATE_ALPHA, of_set=of_set) for number in range(EPISODES))
             upper = upper_end(passed, EPISODES)
             worst = max(worst, upper)
             cells.append(f"{100 * passed / EPISODES:4.1f} % ({100 * upper:.1f})   ")
         write(f"{examples:>8}  {shape:<8}  {correlation:<11g}  {'  '.join(cells)}\n")
     write(f"largest upper end: {100 * worst:.1f} %\n\n")
+
+
+def simulated() -> None:
+    """Print how often worthless seeds pass the gate before keeping, and how often useful ones do."""
+    worthless("seeds", of_set=False)
+    write = sys.stdout.write
     write("useful seeds that pass within 20 looks, tau/SE 1.3, 800 examples, by the seed's place among candidates\n")
     for correlation, excess in POWER:
         shares = []
@@ -203,9 +211,9 @@ class Cell:
             fluctuation = self.correlation * fluctuation + new
         return gains
 
-    def passes(self, excess: float, number: int, alpha: float) -> bool:
+    def passes(self, excess: float, number: int, alpha: float, *, of_set: bool = False) -> bool:
         """Return whether the gate opens at one of its looks, at a price of 0."""
-        gate = Gate(STEPS, alpha)
+        gate = Gate(STEPS, alpha, decides_last=of_set)
         return any(gate.look(gain, 0.0, self.correlation).opens for gain in self.gains(excess, number))
 
     def covers(self, number: int) -> bool:
@@ -235,7 +243,7 @@ def upper_end(passed: int, episodes: int) -> float:
 
 def main() -> int:
     """Print the requested measurements, or all of them."""
-    parts = {"real": real, "simulated": simulated}
+    parts = {"real": real, "simulated": simulated, "sets": partial(worthless, "sets", of_set=True)}
     requested = sys.argv[1:] or list(parts)
     if unknown := [name for name in requested if name not in parts]:
         sys.stderr.write(f"{unknown[0]} is none of {', '.join(parts)}\n")

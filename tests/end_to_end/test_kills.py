@@ -20,15 +20,11 @@ slots:
   early: {blueprints: [conv_light, pointwise]}
   late: {blueprints: [mlp]}
 arms:
-  planned:
-    policy:
-      use: schedule
-      settings:
-        plan:
-          - {step: 0, slot: early, op: germinate, blueprint: conv_light}
-          - {step: 2, slot: early, op: advance}
-          - {step: 4, slot: early, op: fossilise}
-          - {step: 4, slot: late, op: germinate, blueprint: mlp}
+  planned: {policy: {use: schedule, settings: {plan: [
+    {step: 0, slot: early, op: germinate, blueprint: conv_light},
+    {step: 2, slot: early, op: advance},
+    {step: 4, slot: early, op: fossilise},
+    {step: 4, slot: late, op: germinate, blueprint: mlp}]}}}
 %sgrowth: {gates: "off", incubation: %s, nursery: 1, embargo: 1}
 environments: %d
 rounds: %d

@@ -326,11 +326,8 @@ def test_a_compiled_and_checkpointed_network_is_as_the_network_itself(reentrant,
 
 
 def test_a_loss_under_autocast_trains_in_each_step(world, plan) -> None:
-    def lowered(model: nn.Module, batch: Any) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return per_example(model, batch).float()
-
-    again = placed(world, lowered, parameters=20)
+    lowered = torch.autocast("cpu", torch.bfloat16)(per_example)
+    again = placed(world, lambda model, batch: lowered(model, batch).float(), parameters=20)
     assert (again.slots, again.verdict) == (plan.slots, plan.verdict)
     assert again.all_loss == pytest.approx(plan.all_loss, abs=0.02)
 

@@ -179,6 +179,8 @@ class LoopEnvironment:
         self.signals: Signals | None = None
         self.seed_set: SeedSet | None = None
         """The seeds that germinate together; whoever makes it sets it."""
+        self._dropped: list[Transition] = []
+        """Seeds that a stop of the governor took out, which ``end`` reports."""
         self._validation, self._autocast = validation, autocast
 
     def train(self) -> list[Transition]:
@@ -242,13 +244,13 @@ class LoopEnvironment:
             return take_step(self.steps)
         except GovernorStop:
             self.network.governor.restore()
-            self.network.garden.remove(Reason(Cause.ROLLBACK))
+            self._dropped = self.network.garden.remove(Reason(Cause.ROLLBACK))
             raise
 
     def end(self) -> tuple[list[Transition], list[Transition]]:
         """Keep a set whose gate is open, though the loop ends early, and prune other seeds; return both."""
         kept = [] if self.seed_set is None else self.seed_set.keep_shown(self.steps)
-        return kept, self.network.garden.remove(Reason(Cause.LOOP_END))
+        return kept, [*self._dropped, *self.network.garden.remove(Reason(Cause.LOOP_END))]
 
     def warn_of_surplus(self) -> None:
         """Log a warning if the planned steps are over, and nothing lives that could still be kept (E371)."""

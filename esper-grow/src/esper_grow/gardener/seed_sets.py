@@ -219,7 +219,7 @@ class SeedSet:
             changes += garden.keep_set(self._number, step, SHOWN)
         elif last:
             changes += [change for _, seed in left for change in garden.remove(REFUSED, number=seed.number)]
-        self._lives = not kept and not last
+        self._lives = bool(self._members)
         pruned = sum(change.now is Stage.PRUNED for change in changes)
         self._look = replace(self._look, pruned=pruned, kept=kept)
         return changes

@@ -131,7 +131,7 @@ def frozen_of(model: nn.Module) -> dict[int, Any]:
 
 
 def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
-    """Set the gradients of ``trained`` alone, so that parameters of the loss function's own get none."""
+    """Set the gradients of ``trained``. Others, as of the loss function, get some beside reentrant checkpoints only."""
     if not mean.requires_grad:
         message = "the model cannot be trained: its loss does not depend on any parameter"
         hint = "Let the loss function run the model with gradients: without no_grad, detach or item."

@@ -41,13 +41,23 @@ def backend(path: str, value: Any) -> tuple[Any, Any]:
     return partial(getattr, module, name), partial(setattr, module, name, value)
 
 
+def shortened() -> list[float]:
+    """Return products by a weight of 1 and then of 2, each under autocast, and whether that is on outside of it."""
+    weight, products = torch.ones(1, 1, requires_grad=True), []
+    for value in (1.0, 2.0):
+        weight.data.fill_(value)
+        with torch.autocast("cpu"):
+            products.append((torch.ones(1, 1) @ weight).item())
+    return [*products, torch.is_autocast_enabled("cpu")]
+
+
 SETTINGS = [
     ("torch's inference mode", BATCH, torch.is_inference_mode_enabled, lambda: entered(torch.inference_mode())),
     ("torch's gradient mode", BATCH, torch.is_grad_enabled, lambda: torch.set_grad_enabled(False)),
     ("torch's default dtype", BATCH, torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float64)),
     ("torch's thread count", BATCH, torch.get_num_threads, lambda: torch.set_num_threads(2)),
     ("torch's flushing of denormal numbers", BATCH, flushes_denormal, lambda: torch.set_flush_denormal(True)),
-    ("torch's autocast", BATCH, partial(torch.is_autocast_enabled, "cpu"), lambda: entered(torch.autocast("cpu"))),
+    ("torch's autocast", BATCH, shortened, lambda: entered(torch.autocast("cpu"))),
     ("torch's precision of products", BATCH, PRECISION, lambda: torch.set_float32_matmul_precision("medium")),
     ("torch's precision of products", BATCH, PRECISION, backend("mkldnn.matmul.fp32_precision", "bf16")[1]),
     ("torch.backends.cudnn.benchmark", BATCH, *backend("cudnn.benchmark", True)),

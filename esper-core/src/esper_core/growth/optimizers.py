@@ -163,10 +163,6 @@ class OwnedParameters:
             now = group["lr"]
             group["lr"] = torch.full_like(now, rate * factor) if isinstance(now, Tensor) else rate * factor
 
-    def factor_now(self) -> float:
-        """Return the learning rate of the first group as a multiple of the one that it was built with."""
-        return float(self.groups()[0]["lr"]) / self.rates[0] if self.rates[0] else 1.0
-
     def gradients_now(self) -> list[Tensor]:
         """Return the gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -362,10 +358,8 @@ class OptimizerKeeper:
 
         Host and fossils are clipped together, each seed by itself: none of them affects the steps of the others.
         """
-        owned_by_host, seeds = (
-            self.owned_by_host(),
-            [owner for number in blended for owner in self.owned_by_seed(number)],
-        )
+        owned_by_host = self.owned_by_host()
+        seeds = [owner for number in blended for owner in self.owned_by_seed(number)]
         self.pass_rates_to_fossils()
         self.step_together(owned_by_host, self._host_settings.clip_norm)
         for owner in seeds:
@@ -375,8 +369,9 @@ class OptimizerKeeper:
     def pass_rates_to_fossils(self) -> None:
         """Give fossils the host's learning rate, as a multiple of the first, where no schedule of settings does."""
         if self._host_settings.schedule is None and self.host.rates:
+            rate, first = float(self.host.groups()[0]["lr"]), self.host.rates[0]
             for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
-                fossil.set_rates(self.host.factor_now())
+                fossil.set_rates(rate / first if first else 1.0)
 
     def step_together(
         self, owners: Sequence[OwnedParameters], clip_norm: float | None, collected: Iterable[OwnedParameters] = ()

@@ -29,7 +29,6 @@ from esper_core.leyline.specs import Site
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import torch
     from torch import nn
 
     from esper_core.growth.journal import Growth, Network
@@ -150,16 +149,12 @@ def _build_seed(
     except (Exception, SystemExit) as error:
         hint = f"{growth.blueprint} {describe_error(error)} when it was built for {site}."
         raise _does_not_fit(model, source, hint) from error
-    seed.to(device_of(model), _dtype(prefix, tensors) or dtype_of(model)).train(model.training)
+    of_seed = (value for key, value in tensors.items() if key.startswith(prefix) and isinstance(value, Tensor))
+    dtype = next((value.dtype for value in of_seed if value.is_floating_point()), dtype_of(model))
+    seed.to(device_of(model), dtype).train(model.training)
     seed.born, seed.kept, seed.presence = growth.born, growth.kept, growth.presence
     resume(seed, growth)
     return seed
-
-
-def _dtype(prefix: str, tensors: Mapping[str, Any]) -> torch.dtype | None:
-    """Return the dtype in which the seed of this prefix computed; None if it has no floating-point tensors."""
-    dtypes = (value.dtype for key, value in tensors.items() if key.startswith(prefix) and isinstance(value, Tensor))
-    return next((dtype for dtype in dtypes if dtype.is_floating_point), None)
 
 
 def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed]]) -> None:

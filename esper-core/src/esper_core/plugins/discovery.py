@@ -41,10 +41,7 @@ FIRST_PARTY: Final[Mapping[str, str]] = {
 }
 """The package of each plugin id that belongs to the project itself."""
 
-FIRST_PARTY_PACKAGES: Final = (
-    *FIRST_PARTY.values(),
-    *("esper-grow", "esper-run", "esper-scale", "esper-testing"),
-)
+FIRST_PARTY_PACKAGES: Final = (*FIRST_PARTY.values(), "esper-grow", "esper-run", "esper-scale", "esper-testing")
 """The project's own packages, without esper-core."""
 
 MAX_NAME_LENGTH: Final = 48

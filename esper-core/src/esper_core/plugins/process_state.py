@@ -110,10 +110,8 @@ class Guard:
         if self.faults is not None and setting in _fatal_settings():
             self.faults.append(change)
             return
-        message, hint = (
-            f"{change}; it was put back",
-            "Plugins leave the settings of the process as they were.",
-        )
+        message = f"{change}; it was put back"
+        hint = "Plugins leave the settings of the process as they were."
         if setting.scope:
             message = f"uses {setting.name}; others do not see this, and no checkpoint holds it"
             hint = "Draw from a generator of its own, such as random.Random(seed)."
@@ -231,12 +229,7 @@ def _settings() -> dict[Scope, tuple[Setting, ...]]:
             torch.set_flush_denormal,
             False,
         ),
-        Setting(
-            "torch's autocast",
-            partial(torch.is_autocast_enabled, "cpu"),
-            partial(torch.set_autocast_enabled, "cpu"),
-            False,
-        ),
+        Setting("torch's autocast", _autocast, _set_autocast, (False, 0)),
         Setting(
             "torch's deterministic mode",
             torch.get_deterministic_debug_mode,
@@ -298,6 +291,25 @@ def _set_inference_mode(enabled: bool) -> None:
 
     _INFERENCE.append(torch.inference_mode(enabled))
     _INFERENCE[-1].__enter__()
+
+
+def _autocast() -> tuple[bool, int]:
+    """Return whether autocast is on for CPUs, and in how many contexts of autocast this thread is."""
+    import torch
+
+    torch.autocast_increment_nesting()
+    return torch.is_autocast_enabled("cpu"), torch.autocast_decrement_nesting()
+
+
+def _set_autocast(state: tuple[bool, int]) -> None:
+    import torch
+
+    enabled, depth = state
+    torch.set_autocast_enabled("cpu", enabled)
+    # Until the outermost context is left, autocast keeps shortened weights, also of networks that train meanwhile.
+    while _autocast()[1] > depth:
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
 
 
 def _precision() -> str | None:

@@ -194,23 +194,19 @@ class GroupStep:
             environment.garden.tick()
         self._trainings = [next_one for training in self._trainings for next_one in self._trained(training, batch)]
         branches = {id(member.branch) for training in self._trainings for member in training.members}
-        left = {
-            environment: numbers
-            for environment in self._unit
-            if (
-                numbers := [
-                    number
-                    for number, incubation in environment.garden.incubating.items()
-                    if id(incubation) not in branches
-                ]
-            )
-        }
+        left = {}
+        for environment in self._unit:
+            incubating = environment.garden.incubating.items()
+            if numbers := [number for number, incubation in incubating if id(incubation) not in branches]:
+                left[environment] = numbers
         for training in self._trainings if left else ():
             training.show(left)
         for environment, numbers in left.items():
             environment.network.incubate(losses_of(environment, batch, self._unit.index(environment)), numbers)
         if left and not all(member.lives for training in self._trainings for member in training.members):
-            self._renew()
+            for training in self._trainings:  # to go on without seeds that were taken out
+                training.write(self._losses)
+            self._trainings = [renewed for training in self._trainings for renewed in self._together(training.members)]
 
     def _trained(self, training: JointTraining, batch: tuple[Tensor, Tensor]) -> list[JointTraining]:
         """Train members on a batch, and return those that go on together."""
@@ -235,12 +231,6 @@ class GroupStep:
             return
         self._losses[member.place].append(network.train_host(losses))
         network.averages.take_batch()
-
-    def _renew(self) -> None:
-        """Go on without seeds that were taken out."""
-        for training in self._trainings:
-            training.write(self._losses)
-        self._trainings = [renewed for training in self._trainings for renewed in self._together(training.members)]
 
 
 def losses_of(environment: Environment, batch: tuple[Tensor, Tensor], place: int) -> list[Loss]:

@@ -263,7 +263,6 @@ class StepMeasurements:
             for measured in self._by_seed()
         )
         losses = {number: loss for number, (loss,) in losses_of.items()}
-        health = {number: GradientHealth(*values) for number, values in gradients_of.items()}
         gains = {number: read_gain(values) for number, values in gains_of.items()}
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
         # In a host that is broken itself every trial is, so no seed is to blame.
@@ -279,7 +278,7 @@ class StepMeasurements:
             loss_scale=scale,
             incubation_losses=losses,
             # NaN: the scaled loss overflowed in every batch, and nothing is known of the gradients.
-            gradients={number: record for number, record in health.items() if not math.isnan(record.non_finite)},
+            gradients={n: GradientHealth(*values) for n, values in gradients_of.items() if not math.isnan(values[-1])},
             gains=gains,
             margins={number: read_gain(values) for number, values in margins_of.items()},
             non_finite_seeds=tuple(dict.fromkeys(non_finite)),

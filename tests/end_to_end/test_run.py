@@ -24,7 +24,7 @@ episode: {steps: 15, batches: 4, batch_size: 50}
 """
 
 
-def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
+def test_a_run_prints_a_table_and_leaves_a_report_and_everything_that_it_found(esper, run, small, tmp_path):
     ran = run(options=("--name", "first"))
     assert "test accuracy" in ran.answer.out
     assert "no difference shown" in ran.answer.out  # two environments are too few for a verdict
@@ -45,10 +45,18 @@ def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
     (fossil,) = grown["schedule"]
     assert (fossil["slot"], fossil["at"], fossil["blueprint"]) == ("early", "stem", "blueprints/conv_light")
     assert (fossil["born"], fossil["kept"], fossil["blend"], fossil["parameters"]) == (0, 6, "add", 656)
+    assert f"Report: {ran.path / 'report.html'}" in ran.answer.out.splitlines()
+    page = ran.text("report.html")
+    assert "against twin: no difference shown" in page
+    assert "A verdict needs at least 8 networks of each arm" in page
+    assert "early" in page
+    again = esper("report", ran.path, "--out", tmp_path / "again.html")
+    assert (again.status, again.out) == (0, f"{tmp_path / 'again.html'}\n")
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
-def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
-    ran = run(options=("--json", "--quiet"))
+def test_json_is_one_object_on_stdout_the_same_as_the_summary_and_read_by_other_commands(esper, run, tmp_path):
+    ran = run(options=("--json", "--quiet", "--name", "first"))
     summary = ran.answer.json
     assert summary == ran.json("summary.json")
     assert Path(summary["run"]) == ran.path
@@ -59,6 +67,22 @@ def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
     (comparison,) = summary["results"]["comparisons"]
     assert {"a", "b", "difference", "ci_low", "ci_high", "p", "verdict"} <= set(comparison)
     assert summary["timing"]["total"] > 0
+    runs = ("--runs-dir", tmp_path / "runs")
+    (listed,) = esper("runs", "list", *runs, "--json").json
+    assert (listed["status"], listed["path"]) == ("done", summary["run"])
+    shown = esper("runs", "show", "first", *runs, "--json").json
+    assert shown["summary"] == summary
+    assert shown["grown"] == {"schedule": {"blueprints/conv_light in early": 1.0}, "twin": {}}
+    compared = esper("compare", "first", *runs, "--json").json
+    assert compared["warnings"] == []
+    assert compared["comparisons"][0].items() >= comparison.items()
+    why = "no difference shown, because a verdict needs 8 networks of each arm"
+    assert why in esper("compare", ran.path, *runs).out
+    # Another process that had begun to resume it, and waited, finds it finished.
+    before = {file.name: file.read_bytes() for file in ran.path.iterdir() if file.is_file() and file.name != ".lock"}
+    with pytest.raises(RunFolderError, match="just finished by another process"):
+        resume(prepare(ran.path / "config.yaml"), read_run(ran.path))
+    assert {name: (ran.path / name).read_bytes() for name in before} == before
 
 
 @pytest.mark.install  # CI runs it for every change
@@ -130,7 +154,7 @@ if self.calls > PATIENCE:
 """
 
 
-@pytest.mark.parametrize("patience", [18, 21, 25, 29])
+@pytest.mark.parametrize("patience", [18, slow(21), slow(25), 29])
 def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small):
     add_plugin(small, plugin({"losses": RAISES.replace("PATIENCE", str(patience))}))
     ran = run("task=own/task", code=3)
@@ -148,35 +172,6 @@ def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):
     answer = run(runs="occupied", code=1).answer
     assert "E410 cannot write" in answer.err
     assert "Traceback" not in answer.err
-
-
-def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_path):
-    runs = ("--runs-dir", tmp_path / "runs")
-    summary = esper("run", small, *runs, "--name", "first", "--json").json
-    (listed,) = esper("runs", "list", *runs, "--json").json
-    assert (listed["status"], listed["path"]) == ("done", summary["run"])
-    shown = esper("runs", "show", "first", *runs, "--json").json
-    assert shown["summary"] == summary
-    assert shown["grown"]["schedule"] == {"blueprints/conv_light in early": 1.0}
-    assert shown["grown"]["twin"] == {}
-    compared = esper("compare", "first", *runs, "--json").json
-    for comparison, expected in zip(compared["comparisons"], summary["results"]["comparisons"], strict=True):
-        assert comparison.items() >= expected.items()
-    assert compared["warnings"] == []
-    why = "no difference shown, because a verdict needs 8 networks of each arm"
-    assert why in esper("compare", summary["run"], *runs).out
-
-
-def test_a_run_leaves_its_report(esper, run, tmp_path):
-    ran = run()
-    assert f"Report: {ran.path / 'report.html'}" in ran.answer.out.splitlines()
-    page = ran.text("report.html")
-    assert "against twin: no difference shown" in page
-    assert "A verdict needs at least 8 networks of each arm" in page
-    assert "early" in page
-    again = esper("report", ran.path, "--out", tmp_path / "again.html")
-    assert (again.status, again.out) == (0, f"{tmp_path / 'again.html'}\n")
-    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
 def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
@@ -219,7 +214,7 @@ def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, smal
         assert answer.status == 0, answer.err
 
 
-@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("as_json", [True, slow(False)])
 def test_results_are_printed_even_if_they_cannot_be_written(as_json, run, small):
     in_the_way = "def esper_run_started(run): (run.path / 'summary.json').mkdir()"
     add_plugin(small, f"from esper_core import hookimpl\n@hookimpl\n{in_the_way}\n")
@@ -246,6 +241,7 @@ def test_run_15_the_default_run_and_a_study_include_their_controls(file, arms, e
     assert esper("run", ROOT / file, "--dry-run", "--json").json["arms"] == arms
 
 
+@pytest.mark.slow
 def test_run_15_results_include_their_controls(run):
     ran = run("capacity=true")
     rows = [line.split()[0] for line in ran.answer.out.splitlines() if line.strip()]
@@ -257,17 +253,9 @@ def test_run_15_results_include_their_controls(run):
     assert run(file=ran.path, runs="again").json("summary.json")["results"] == results
 
 
-def test_there_is_no_static_control_without_growth_or_of_frozen_blocks_which_would_do_nothing(run, small):
-    assert list(run("capacity=true", "growth.freeze_fossils=true").json("summary.json")["results"]["arms"])[1:] == [
-        "twin"
-    ]
+def test_there_is_no_static_control_without_growth_or_of_frozen_blocks_which_would_do_nothing(esper, run, small):
+    planned = ("run", small, "--dry-run", "--json", "--set", "capacity=true")
+    assert esper(*planned).json["arms"] == ["schedule", "twin", "capacity"]
+    assert esper(*planned, "--set", "growth.freeze_fossils=true").json["arms"] == ["schedule", "twin"]
     small.write_text(SMALL.replace(POLICY, "policy: static\n"))
-    assert list(run("capacity=true", runs="static").json("summary.json")["results"]["arms"]) == ["static", "twin"]
-
-
-def test_resuming_a_run_that_another_process_just_finished_changes_nothing(run):
-    path = run().path
-    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
-    with pytest.raises(RunFolderError, match="just finished by another process"):
-        resume(prepare(path / "config.yaml"), read_run(path))
-    assert {name: (path / name).read_bytes() for name in before} == before
+    assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]

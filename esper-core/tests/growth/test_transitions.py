@@ -231,7 +231,7 @@ def fault_at(line: int, kind: type[BaseException]) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("kind", "stride"),
     [
-        pytest.param(MemoryError, 7, id="every seventh line"),
+        pytest.param(MemoryError, 13, id="every thirteenth line"),
         pytest.param(MemoryError, 1, id="every line", marks=pytest.mark.slow),
         pytest.param(Interrupted, 1, id="every line, interrupted", marks=pytest.mark.slow),
     ],

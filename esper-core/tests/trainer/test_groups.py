@@ -264,7 +264,7 @@ def refuse_to_capture(compute: Callable[[], Tensor]) -> Any:
     raise RuntimeError(msg)
 
 
-@pytest.mark.parametrize("environments", [3, 8])
+@pytest.mark.parametrize("environments", [3, core_worlds.slow(8)])
 def test_passes_that_are_captured_have_the_results_of_others(
     monkeypatch: pytest.MonkeyPatch, environments: int
 ) -> None:

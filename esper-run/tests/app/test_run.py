@@ -25,6 +25,7 @@ from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.records import read_run
 from tests.support.configurations import rewritten
+from tests.support.core_worlds import slow
 from tests.support.studies import EventRecorder
 
 pytestmark = pytest.mark.members
@@ -210,9 +211,9 @@ def swap(data: bytes, end: int) -> bytes:
     ("change", "reason"),
     [
         (lambda data, length: data[: length - 1], "has {short} bytes; the checkpoint was written after {length}"),
-        (lambda data, length: data[: length - 1] + b" " * 10 + b"\n", "changed since the checkpoint was written"),
+        slow(lambda data, length: data[: length - 1] + b" " * 10 + b"\n", "changed since the checkpoint was written"),
         (lambda data, length: flip(data, length - 10), "changed since the checkpoint was written"),
-        (swap, "changed since the checkpoint was written"),
+        slow(swap, "changed since the checkpoint was written"),
     ],
     ids=["cut", "another line", "one bit", "swapped lines"],
 )

@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "reference" / "errors").glob("E*.md"))
 RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 
-WARNINGS = ("E349", "E360", "E361", "E370", "E371", "E372", "E373", "E374", "E375", "E380", "E381", "E382")
+WARNINGS = ("E349", "E360", "E361", "E370", "E371", "E372", "E373", "E374", "E375", "E376", "E380", "E381", "E382")
 COPIED = {
     "E343": "a test runs in one process",
     **dict.fromkeys(WARNINGS, "it is a warning of a training loop"),

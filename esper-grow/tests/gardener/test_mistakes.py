@@ -17,7 +17,7 @@ from esper_core.growth import Garden, host_parameters, slots_of
 from esper_core.leyline import Action, Op, SlotPlace
 from esper_grow import Gardener
 from esper_grow.integrations.attachment import Attachment
-from tests.support.core_worlds import Drawn, PlannedPolicy, per_example
+from tests.support.core_worlds import Drawn, PlannedPolicy, SmoothHost, per_example
 from tests.support.loops import adam, make_loop
 
 
@@ -302,6 +302,21 @@ def test_a_mistake_in_the_loop_is_named(caplog, mistake, message):
     assert re.search(message, raised + caplog.text)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_loop_that_trains_otherwise_than_the_loss_of_its_branches_is_told_so(smoothing, caplog):
+    loop = make_loop(host=SmoothHost).tended(GERMINATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(loop.optimizer, 0.1, total_steps=40)
+
+    def train(batch: Any) -> None:
+        loop.optimizer.zero_grad()
+        nn.functional.cross_entropy(loop.model(batch[0]), batch[1], label_smoothing=smoothing).backward()
+        loop.optimizer.step()
+        schedule.step()  # before gardener.step(): branches train with the rate of the loop's step
+
+    loop.epochs(3, train)
+    assert caplog.text.count("E376 a branch trains otherwise than the loop") == (smoothing > 0.0)
+
+
 def test_copies_that_are_no_averages_and_lists_of_now_are_not_reported(caplog):
     loop, twin = make_loop(), make_loop()
     best = [parameter.detach().clone() for parameter in loop.model.parameters()]
@@ -365,6 +380,12 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
     return losses
 
 
+def around_another(parameters: Any) -> torch.optim.Optimizer:
+    optimizer = adam(parameters)
+    optimizer.inner = adam(parameters)
+    return optimizer
+
+
 def scheduled(parameters: Any) -> torch.optim.Optimizer:
     optimizer = torch.optim.SGD(parameters, 0.1)
     torch.optim.lr_scheduler.ConstantLR(optimizer)
@@ -378,6 +399,7 @@ def scheduled(parameters: Any) -> torch.optim.Optimizer:
         ({"optimizer": [None]}, "E340 .*Received: NoneType"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
         ({"optimizer": torch.optim.LBFGS}, "E306 LBFGS"),
+        ({"optimizer": around_another}, r"E340 Adam steps another optimizer(?s:.)*Gardener\(model, optimizer.inner, "),
         ({"model": nn.Linear}, "E350 .*Received: type"),
         ({"steps": 0}, "E347 steps .*Received: 0"),
         ({"clip_norm": -1.0}, "E347 clip_norm .*Received: -1.0"),

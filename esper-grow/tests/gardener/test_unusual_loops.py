@@ -18,14 +18,15 @@ from tests.support.loops import adam, by_kind, make_loop
 
 
 class Nested(torch.optim.Optimizer):
-    """An optimizer with state in lists and mappings, as those with preconditioners have."""
+    """An optimizer with state in lists and mappings, as those with preconditioners have, and in a tensor of its group."""
 
     def __init__(self, params: Any, lr: float = 1e-2) -> None:
-        super().__init__(params, {"lr": lr})
+        super().__init__(params, {"lr": lr, "steps": torch.zeros(())})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
+            group["steps"].add_(1)
             for parameter in (member for member in group["params"] if member.grad is not None):
                 state = self.state[parameter]
                 if not state:
@@ -33,7 +34,7 @@ class Nested(torch.optim.Optimizer):
                 first, second = state["moments"][0], state["moments"][1]["second"]
                 first.mul_(0.9).add_(parameter.grad)
                 second.mul_(0.99).addcmul_(parameter.grad, parameter.grad)
-                parameter.sub_(group["lr"] * first / (second.sqrt() + 1e-3))
+                parameter.sub_(group["lr"] / group["steps"].sqrt() * first / (second.sqrt() + 1e-3))
 
 
 def test_an_optimizer_of_two_models_keeps_its_state_of_the_other():

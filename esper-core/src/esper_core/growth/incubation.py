@@ -69,6 +69,7 @@ class Incubation(ABC):
         after_step: called when a step was taken, while the trained weights are in the model.
         number: that of the seed; a set has one of its own, which no seed has.
         is_set: whether it trains a set, of which the seeds are marked so.
+        stream: from which its passes draw random numbers.
     """
 
     lasting: bool
@@ -90,7 +91,7 @@ class Incubation(ABC):
         for _, seed in members:
             seed.in_set = self.is_set
         self._keeper = keeper
-        self._stream = stream
+        self.stream = stream
         # Its own, because an overflow in the seed's pass must not halve the scale at which the host trains.
         self._scaler = deepcopy(keeper.scaler)
         self._losses: list[Tensor] = []
@@ -146,7 +147,7 @@ class Shadow(Incubation):
         owner = self._keeper.seeds[self.number]
         losses: list[Tensor] = []
         gradients: list[Tensor | None] = []
-        with self.trial(), self._stream:
+        with self.trial(), self.stream:
             for part in parts:
                 loss = part(self._model)
                 scaled = loss if self._scaler is None else self._scaler.scale(loss)
@@ -173,11 +174,11 @@ class Shadow(Incubation):
 
     def state_dict(self) -> State:
         """Return its random stream and its gradient scaler."""
-        return State.of({"stream": encode_state(self._stream.state_dict()), "scaler": encode_scaler(self._scaler)})
+        return State.of({"stream": encode_state(self.stream.state_dict()), "scaler": encode_scaler(self._scaler)})
 
     def load_state_dict(self, state: State) -> None:
         """Continue with another shadow's random numbers and scale."""
-        self._stream.load_state_dict(decode_state(state.part("stream")))
+        self.stream.load_state_dict(decode_state(state.part("stream")))
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device_of(self._model))
 
 
@@ -230,7 +231,7 @@ class Branch(Incubation):
         losses: list[Tensor] = []
         seeds = [seed for _, seed in self.members]
         acts = any(seed.stage in INCUBATING or seed.alpha.value > 0.0 for seed in seeds)
-        with self.trial(), self._stream:
+        with self.trial(), self.stream:
             # Host and branch are the same parameter objects, so each step begins and ends without gradients.
             self._keeper.zero_grad()
             for part in parts:
@@ -302,7 +303,7 @@ class Branch(Incubation):
                 "parameters": parameters,
                 "fields": fields,
                 "optimizer_states": states,
-                "stream": self._stream.state_dict(),
+                "stream": self.stream.state_dict(),
                 "losses": self._losses,
             }
         )
@@ -324,7 +325,7 @@ class Branch(Incubation):
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
         states = zip(self._keeper.owned_by_host(), branch["optimizer_states"], strict=True)
         self.host_states = [decode_optimizer_state(owner.parameters, encoded) for owner, encoded in states]
-        self._stream.load_state_dict(branch["stream"])
+        self.stream.load_state_dict(branch["stream"])
         self._losses = branch["losses"]
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
 

@@ -3,7 +3,7 @@
 The user's optimizers train the host, and the user steps them. A branch needs steps of its own, on tensors of its own,
 without effects on the user's objects: no hook may run, no schedule may count them. So a branch steps a **view**: an
 object of the same class that shares the state of the optimizer and has copies of its groups, so that it writes into
-none. ``owned_by_host`` and ``owned_by_seed`` copy the groups anew, with the learning rates of the moment.
+none. ``owned_by_host`` and ``owned_by_seed`` copy the groups anew, with the learning rates of the loop's latest step.
 
 While a seed lives on its branch it has a view with a state of its own and the settings of the groups that it will join.
 When it is kept its parameters, with their state, are appended to those groups. No group is added while the loop trains,
@@ -17,26 +17,30 @@ import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from esper_core.growth import Host, OptimizerKeeper, OwnedParameters, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import ExitStack
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from esper_core.growth import Seed
 
 Factory = Callable[[list["nn.Parameter"]], torch.optim.Optimizer]
 """Builds the optimizer of a host from its parameters."""
+
+Group = dict[str, Any]
+"""A group of parameters of an optimizer, with its settings."""
 
 GroupPosition = tuple[int, int]
 """An optimizer and one of its groups, by their numbers."""
@@ -58,6 +62,12 @@ def optimizers_of(optimizer: Any, parameters: Sequence[nn.Parameter]) -> tuple[t
             hint = "Pass a torch.optim.Optimizer, several in a list, or a function from parameters to an optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
         OwnedParameters.refuse_closure(candidate)
+        inner = next(
+            (name for name, value in vars(candidate).items() if isinstance(value, torch.optim.Optimizer)), None
+        )
+        if inner is not None:
+            message = f"{type(candidate).__name__} steps another optimizer, which branches would step as well"
+            raise GrowthError(Problem("E340", message, hint=f"Pass that one:  Gardener(model, optimizer.{inner}, …)"))
     owned = {id(parameter) for lender in optimizers for group in lender.param_groups for parameter in group["params"]}
     if parameters and not any(id(parameter) in owned for parameter in parameters):
         message = "the optimizer holds none of the model's parameters"
@@ -106,15 +116,19 @@ def unwrapped(optimizer: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OwnedBySeed(OwnedParameters):
-    """An owner of a living seed, whose optimizer is a view of ``lender``; ``members`` are by the groups of that."""
+    """An owner of a living seed, whose optimizer is a view of ``lender``; ``members`` are by the groups of that.
+
+    ``latest`` has the groups of the latest step of each of the user's optimizers, by their ids.
+    """
 
     lender: torch.optim.Optimizer | None = None
     members: tuple[tuple[int, list[nn.Parameter]], ...] = ()
+    latest: Mapping[int, list[Group]] = field(default_factory=dict)
 
     def renew(self) -> None:
-        """Copy the settings of the user's groups as they are now."""
+        """Copy the settings of the user's groups as they were in the latest step."""
         if self.optimizer is not None and self.lender is not None:
-            groups = self.lender.param_groups
+            groups = _latest_groups(self.lender, self.latest)
             self.optimizer.param_groups = [{**groups[index], "params": members} for index, members in self.members]
 
 
@@ -137,7 +151,7 @@ class BorrowedOptimizers(OptimizerKeeper):
     ) -> None:
         self._model, self._host = model, Host(model)
         self._lenders = tuple(optimizers)
-        self._clip_norm, self._seed_group = clip_norm, seed_group
+        self.clip_norm, self._seed_group = clip_norm, seed_group
         self.scaler = None
         self.host = OwnedParameters((), None)
         self.seeds: dict[int, OwnedParameters] = {}
@@ -149,6 +163,12 @@ class BorrowedOptimizers(OptimizerKeeper):
         self._views = [bare_copy(lender) for lender in self._lenders]
         self._in_model: tuple[nn.Parameter, ...] | None = None
         """The model's parameters, listed once between changes and calls of ``tend``: that is slow in large models."""
+        self._latest: dict[int, list[Group]] = {}
+
+    def remember_step(self, lender: torch.optim.Optimizer, *_: Any) -> None:
+        """Remember the settings with which the loop steps, as a schedule may change them before branches do; a hook."""
+        if self.seeds:
+            self._latest[id(lender)] = _latest_groups(lender, {})
 
     def _listed(self) -> tuple[nn.Parameter, ...]:
         if self._in_model is None:
@@ -162,7 +182,8 @@ class BorrowedOptimizers(OptimizerKeeper):
         for lender, view in zip(self._lenders, self._views, strict=True):
             members = [[member for member in group["params"] if id(member) in ids] for group in lender.param_groups]
             view.param_groups = [
-                {**group, "params": in_model} for group, in_model in zip(lender.param_groups, members, strict=True)
+                {**group, "params": in_model}
+                for group, in_model in zip(_latest_groups(lender, self._latest), members, strict=True)
             ]
             view.state = lender.state  # another object since the user's latest load_state_dict()
             owners.append(OwnedParameters(tuple(chain(*members)), view))
@@ -255,7 +276,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         seeds = [owner for number in blended for owner in self._owners_of_seeds[number] if owner.parameters]
         with _joined(seeds) as joined:
             owners = (*self.owned_by_host(), *joined)
-            self.step_together(owners, self._clip_norm, seeds)
+            self.step_together(owners, self.clip_norm, seeds)
         self.update_scaler(self.scaler, owners)
 
     def forget_host_state(self) -> None:
@@ -361,7 +382,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         lender = self._lenders[number]
         view = bare_copy(lender)
         parameters = tuple(chain(*(of_group for _, of_group in members)))
-        owner = OwnedBySeed(parameters, view, lender=lender, members=tuple(members))
+        owner = OwnedBySeed(parameters, view, lender=lender, members=tuple(members), latest=self._latest)
         owner.renew()
         # As torch's own: the first step looks up a state that is not there yet.
         view.state = defaultdict(dict, _state_at_birth(lender, view.param_groups))
@@ -401,7 +422,7 @@ def _joined(owners: Sequence[OwnedBySeed]) -> Iterator[list[OwnedBySeed]]:
             state.update(_state_of(owner))
         view.state = state
         parameters = tuple(chain(*(owner.parameters for owner in alike)))
-        joint = OwnedBySeed(parameters, view, lender=lender, members=tuple(groups.items()))
+        joint = OwnedBySeed(parameters, view, lender=lender, members=tuple(groups.items()), latest=alike[0].latest)
         joint.renew()
         joined.append(joint)
     yield joined
@@ -409,6 +430,16 @@ def _joined(owners: Sequence[OwnedBySeed]) -> Iterator[list[OwnedBySeed]]:
         after = _state_of(joint)
         for owner in alike:
             _state_of(owner).update({member: after[member] for member in owner.parameters if member in after})
+
+
+def _latest_groups(lender: torch.optim.Optimizer, latest: Mapping[int, list[Group]]) -> list[Group]:
+    """Return the groups of an optimizer as they were in its latest step; tensors, in which some count, are copied."""
+    stepped = latest.get(id(lender), [])
+    groups = [*stepped, *lender.param_groups[len(stepped) :]]
+    return [
+        {name: value.clone() if isinstance(value, Tensor) else value for name, value in group.items()}
+        for group in groups
+    ]
 
 
 def _state_of(owner: OwnedParameters) -> dict[Any, Any]:

@@ -47,7 +47,7 @@ from esper_grow.gardener.checks import (
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of
 from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment, warn_at_exit
-from esper_grow.gardener.loop_record import LoopRecord
+from esper_grow.gardener.loop_record import LoopRecord, plain_settings
 from esper_grow.gardener.prospects import Prospects
 from esper_grow.gardener.reports import Recorder, Tended
 from esper_grow.gardener.seed_sets import seed_set_of
@@ -191,6 +191,7 @@ class Gardener:
             self._form, self._closed = ModelForm(model, self._optimizers, varieties), False
             self._stale = StaleCopies(model, self._form)
             for borrowed in self._optimizers:
+                self._closing.callback(borrowed.register_step_pre_hook(self._keeper.remember_step).remove)
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
@@ -199,7 +200,7 @@ class Gardener:
             self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
             self._prospects.warn_at_start(network.evaluation.losses, self._environment.seed_set)
             self._best_loss = float(network.evaluation.losses.mean())
-            plain = _plain_settings(self, space, growth, governor, seed)
+            plain = plain_settings(self, space, growth, governor, seed)
             self._record = self._new_record(options, space, plain, plugins)
             self._stepper = self._new_stepper(plugins)
             undo.pop_all()
@@ -246,8 +247,12 @@ class Gardener:
             seed_set.count(batches)
         if batches and (network.garden.incubating or network.averages.is_final):
             self._form.refuse_other(branched=bool(network.garden.incubating))
+            parts = [partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches]
+            is_compared = network.garden.incubating.keys() <= self._environment.compared
+            # Where gradients are clipped, those of a newborn seed change the norm, and so the step of its branch.
+            plain = is_compared or self._keeper.clip_norm is not None
             with without_trace(self.model):
-                network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
+                (network if plain else self._environment).incubate(parts)
 
     def tend(self) -> Tended:
         """Measure the seeds, ask the policy, and carry out its action: call it once an epoch, or every n batches.
@@ -431,23 +436,6 @@ def _ungraft(model: nn.Module) -> None:
     forget_growth(model)
     if Host(model).is_grafted:
         ungraft(model)
-
-
-def _plain_settings(
-    gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
-) -> dict[str, Any]:
-    """Return what the Gardener was made with, as plain data for the run directory."""
-    places = Host(gardener.model).slots.places()
-    return {
-        "model": type(gardener.model).__name__,
-        "optimizer": type(gardener.optimizer).__name__,
-        "slots": {name: {"at": at, "blueprints": list(space.blueprints[name])} for name, at in places.items()},
-        "policy": gardener.arm,
-        "steps": gardener.steps,
-        "seed": seed,
-        "growth": growth.model_dump(mode="json"),
-        "governor": governor.model_dump(mode="json"),
-    }
 
 
 def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:

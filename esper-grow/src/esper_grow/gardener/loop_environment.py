@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,9 @@ from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
@@ -39,6 +40,10 @@ log = logging.getLogger("esper")
 
 STEPS_PER_BATCH: Final = 2
 """Steps of one optimizer for each batch that ``step`` gets, on average, above which batches seem to be left out."""
+
+MOST_APART: Final = (0.005, 0.05)
+"""How far a branch may be from the model after its first batch, as a share of the model's step, in float32 and under
+autocast: far above rounding, also where the model is compiled."""
 
 STEPS_WITHOUT_TEND: Final = 10_000
 """Steps of the optimizer without a call of ``tend`` that are reported."""
@@ -150,6 +155,11 @@ def warn_at_exit(gardener: Any, is_open: Callable[[Any], bool]) -> None:
     atexit.register(warn)
 
 
+def _drawn(branch: Any) -> list[list[int]]:
+    """Return the state of the random numbers of a branch, which changes as they are drawn."""
+    return [state.tolist() for state in branch.stream.state_dict() if state is not None]
+
+
 class LoopEnvironment:
     """One network that a user's loop trains. Its attributes are those of ``trainer.event_records.AnyEnvironment``.
 
@@ -181,6 +191,9 @@ class LoopEnvironment:
         """The seeds that germinate together; whoever makes it sets it."""
         self._dropped: list[Transition] = []
         """Seeds that a stop of the governor took out, which ``end`` reports."""
+        self.compared: set[int] = set()
+        """Numbers of the branches whose first step was compared with the model's."""
+        self._warned_apart = False
         self._validation, self._autocast = validation, autocast
 
     def train(self) -> list[Transition]:
@@ -193,6 +206,32 @@ class LoopEnvironment:
         loss, self.resumed_loss = self._latest_loss(), None
         self.steps += 1
         return transitions + network.close_step([loss])
+
+    def incubate(self, parts: Sequence[Callable[[nn.Module], Tensor]]) -> None:
+        """Train the seeds on a batch; log a warning if a new branch does not train as the loop does (E376).
+
+        A newborn seed changes no output, so its branch has to take the step that the model has just taken. Nothing is
+        said of sets, which begin after that step, nor where layers draw random numbers.
+        """
+        incubating = self.network.garden.incubating
+        newborn = [incubating[number] for number in incubating.keys() - self.compared if not incubating[number].is_set]
+        self.compared |= incubating.keys()
+        before = [(self._distance_of(branch), _drawn(branch)) for branch in newborn]
+        self.network.incubate(parts)
+        for branch, (step, drawn) in zip(newborn, before, strict=True):
+            apart, most = self._distance_of(branch), MOST_APART[self._autocast.dtype is not None] * step
+            if apart > most and _drawn(branch) == drawn and not self._warned_apart:
+                self._warned_apart = True
+                share = f"{apart / step:.1%} of a step" if step else "a step"
+                message = f"a branch trains otherwise than the loop: after one batch it is {share} from the model"
+                hint = "Gates take that for a gain of seeds. Pass the loss and the batches that the loop trains on."
+                log.warning("%s", Problem("E376", message, hint=hint))
+
+    def _distance_of(self, branch: Any) -> float:
+        """Return how far the branch's parameters are from the model's."""
+        tensors = branch.tensors()
+        pairs = ((member, tensors.get(id(member))) for member in self.network.model.parameters())
+        return math.hypot(*(float(torch.dist(member.detach(), other)) for member, other in pairs if other is not None))
 
     def _latest_loss(self) -> Tensor:
         """Return the mean loss on the latest batch."""
@@ -280,6 +319,7 @@ class LoopEnvironment:
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, in a network that has not grown."""
         self.network.load_state_dict(state)
+        self.compared = set(self.network.garden.incubating)
         self.steps, self.over, self.resumed_loss = (state.plain[name] for name in ("steps", "over", "loss"))
         if self.seed_set is not None and state.plain["set"] is not None:
             self.seed_set.load_state(state.plain["set"])

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import Event
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Plugins
+    from esper_core.settings import GovernorConfig, GrowthConfig
+    from esper_grow.gardener.gardener import Gardener
     from esper_grow.gardener.loop_environment import LoopEnvironment
 
 
@@ -121,3 +123,20 @@ class LoopRecord:
             }
             self._directory.write_results([episode], summary)
         self._directory.finish(status=status, exit_code=0 if error is None else 1, reason=reason)
+
+
+def plain_settings(
+    gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
+) -> dict[str, Any]:
+    """Return what the Gardener was made with, as plain data for the run directory."""
+    places = Host(gardener.model).slots.places()
+    return {
+        "model": type(gardener.model).__name__,
+        "optimizer": type(gardener.optimizer).__name__,
+        "slots": {name: {"at": at, "blueprints": list(space.blueprints[name])} for name, at in places.items()},
+        "policy": gardener.arm,
+        "steps": gardener.steps,
+        "seed": seed,
+        "growth": growth.model_dump(mode="json"),
+        "governor": governor.model_dump(mode="json"),
+    }

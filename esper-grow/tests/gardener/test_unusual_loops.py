@@ -18,7 +18,7 @@ from tests.support.loops import adam, by_kind, make_loop
 
 
 class Nested(torch.optim.Optimizer):
-    """An optimizer with state in lists and mappings, as those with preconditioners have, and in a tensor of its group."""
+    """An optimizer with state in lists and mappings, as those with preconditioners have, and in its group."""
 
     def __init__(self, params: Any, lr: float = 1e-2) -> None:
         super().__init__(params, {"lr": lr, "steps": torch.zeros(())})

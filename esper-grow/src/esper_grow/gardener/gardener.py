@@ -171,8 +171,7 @@ class Gardener:
         with ExitStack() as undo:
             if not host.is_grafted:
                 undo.callback(_ungraft, model)
-            example = options.get("example")
-            example = example_of(validation) if example is None else example
+            example = example_of(validation) if (chosen := options.get("example")) is None else chosen
             batch, losses = _attach_slots(model, slots, example, loss)
             varieties = blueprints_of(blueprints, host, plugins)
             space = _action_space(model, varieties, batch)

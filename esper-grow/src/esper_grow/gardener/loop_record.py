@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Plugins
     from esper_core.settings import GovernorConfig, GrowthConfig
-    from esper_grow.gardener.gardener import Gardener
     from esper_grow.gardener.loop_environment import LoopEnvironment
 
 
@@ -126,7 +125,7 @@ class LoopRecord:
 
 
 def plain_settings(
-    gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
+    gardener: Any, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
 ) -> dict[str, Any]:
     """Return what the Gardener was made with, as plain data for the run directory."""
     places = Host(gardener.model).slots.places()

@@ -86,6 +86,12 @@ def with_hook() -> nn.Module:
     return host
 
 
+def with_masked_gradient() -> nn.Module:
+    host = SmoothHost()
+    host.head[1].weight.register_hook(torch.relu)
+    return host
+
+
 def counting() -> nn.Module:
     def compute(net: Any, inputs: Tensor) -> Tensor:
         net.passes += 1
@@ -123,6 +129,8 @@ class Counting(SmoothHost):
         match self.where:
             case "class":
                 Counting.passes += 1
+            case "class of the object":
+                type(self).passes += 1
             case "file":
                 PASSES["host"] += 1
             case "object of the file":
@@ -152,7 +160,7 @@ class Derived(Counting, ABC):
 
 DRAWN = dict.fromkeys(("Python's generator", "NumPy's generator"), "it draws random numbers, or changes settings")
 HELD: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("class", "file", "object of the file", *DRAWN), lambda: None),
+    **dict.fromkeys(("class", "class of the object", "file", "object of the file", *DRAWN), lambda: None),
     "object": lambda: SimpleNamespace(passes=0),
     "slots": Tally,
     "iterator": count,
@@ -186,6 +194,7 @@ OPAQUE = DRAWN | {"iterator": UNSEEN.format("count"), "generator": UNSEEN.format
     ("recipe", "reason"),
     [
         (fused(with_hook), 'hook on module "head.1"'),
+        (fused(with_masked_gradient), 'hook on the gradient of "weight"'),
         (fused(counting), CHANGES),
         *((fused(partial(Derived, where)), OPAQUE.get(where, CHANGES)) for where in HELD),
         (fused(Drawing), UNSEEN.format("Random")),

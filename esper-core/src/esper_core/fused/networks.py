@@ -74,6 +74,8 @@ def signature_of(model: nn.Module) -> Hashable:
             number = numbers.setdefault(id(tensor), len(numbers))
             if type(tensor) not in (Tensor, nn.Parameter):
                 refuse(f'"{name}" is not a tensor of torch\'s own class')
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:  # a copy has none, so no trial shows them
+                refuse(f'hook on the gradient of "{name}"')
             if not tensor.is_contiguous():
                 refuse(f'"{name}" is laid out for images, or in another unusual way')
             yield name, number, isinstance(tensor, nn.Parameter), tensor.shape, tensor.dtype, tensor.requires_grad
@@ -157,7 +159,8 @@ def surroundings_of(model: nn.Module) -> Hashable:
     """Return the data that the code of a network's modules names in their classes and files, and may change."""
     data: list[Hashable] = []
     for path, module in host_modules(model):
-        for kind in plain_class(module).__mro__:
+        # That of a grafted module, to which ``type(self).count += 1`` writes, and the classes that it stands for.
+        for kind in dict.fromkeys((type(module), *plain_class(module).__mro__)):
             if kind.__module__.partition(".")[0] in ("builtins", "torch", "esper_core"):
                 continue
             in_file = [

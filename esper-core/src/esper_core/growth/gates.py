@@ -387,6 +387,5 @@ class Gates:
 
     def ready(self, seed: Seed) -> bool:
         """Return whether a seed in training is to be blended in now without an action, because its gate is open."""
-        if self.open or not self._settings.auto_advance or seed.stage is not Stage.TRAINING:
-            return False
-        return self.refusal(seed, Op.ADVANCE) is None
+        waits = self._settings.auto_advance and seed.stage is Stage.TRAINING and not self.open
+        return waits and self.refusal(seed, Op.ADVANCE) is None

@@ -126,14 +126,11 @@ def _import_plugin(files: Sequence[LocalFile], candidate: PluginCandidate) -> Pl
     entry = candidate.entry_point
     file = next((file for file in files if file.entry_point == entry), None)
     imported = attempt(lambda: resolve(entry.target) if file is None else import_local(file), candidate.title)
-    sha256 = _hash_of_module(entry.target) if file is None else digest(file.source)
+    path = Path(getattr(sys.modules.get(entry.target.partition(":")[0]), "__file__", None) or "")
+    source = file.source if file is not None else path.read_bytes() if path.is_file() else None
+    sha256 = None if source is None else digest(source)
     candidate = replace(candidate, plugin=imported.value, sha256=sha256)
     return candidate if imported.error is None else candidate.broken_by("E210", "cannot be imported", imported.error)
-
-
-def _hash_of_module(target: str) -> str | None:
-    file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)
-    return digest(Path(file).read_bytes()) if file is not None and Path(file).is_file() else None
 
 
 def _collect_components(manager: pluggy.PluginManager, candidate: PluginCandidate) -> PluginCandidate:

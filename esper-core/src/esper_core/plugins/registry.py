@@ -194,7 +194,9 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
             yield f"{part.name}={value!r}", f"Expected a value of type {kind.__name__}."
     if isinstance(spec, BlueprintSpec) and spec.adapts and not spec.starts_as_identity:
         yield "adapts=True, starts_as_identity=False", "An adapter has starts_as_identity=True."
-    if not _is_settings(spec.settings):
+    settings: object = spec.settings
+    is_model = settings is None or (isinstance(settings, type) and hasattr(settings, "model_validate"))
+    if not (is_target(settings) if isinstance(settings, str) else is_model):
         yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):
         for name, place in spec.slots.items():
@@ -204,9 +206,3 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
                 yield f"slot {name!r} of kind {place.kind!r}", suggestion(str(place.kind), SITE_KINDS)
             elif not isinstance(place.output, str | int | None):
                 yield f"slot {name!r} on output {place.output!r}", "It is a key, a field or an index."
-
-
-def _is_settings(settings: object) -> bool:
-    if isinstance(settings, str):
-        return is_target(settings)
-    return settings is None or (isinstance(settings, type) and hasattr(settings, "model_validate"))

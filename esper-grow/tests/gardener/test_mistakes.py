@@ -239,6 +239,14 @@ def pass_inputs_alone(loop: Any) -> None:
     loop.gardener.tend()
 
 
+def leave_easy_examples_out(loop: Any) -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        losses = per_example(model, batch)
+        return losses[losses > 0.8]
+
+    loop.tended(GERMINATE, loss=loss).epochs(8)
+
+
 def load_leniently(loop: Any) -> None:
     new = copy.deepcopy(loop.model)
     loop.tended().epochs(4)
@@ -288,6 +296,7 @@ def load_what_was_before(loop: Any) -> None:
         (epochs(2, {}, growth={"gates": "strict"}), "E361 the validation data has 60 losses, and gates need 100"),
         (fill_all_slots, "E373 no slot is free.*stem keeps 1"),
         (pass_inputs_alone, r"got the batch of step\(\): Tensor"),
+        (leave_easy_examples_out, r"E342 .* losses with a seed, \d+ without"),
         (load_leniently, "E334 .*test/local-conv in stem, and this one has no seeds"),
         (load_what_was_before, "Missing key.*stem._esper.for_esper_grow.load"),
     ],

@@ -41,7 +41,7 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
         hint = "Pass the model itself, with its loss as a function beside it."
         raise GrowthError(Problem("E350", message, hint=hint))
     if Host(model).is_grafted and HostAutocast.is_on(model):
-        hint = "Call close() of the other one first, or name all slots in one Gardener."
+        hint = "Call close() of it first, or name all slots in one. If it is lost, build the model anew."
         raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
     if not isinstance(steps, Integral) or steps < 1:
         hint = "It is the number of calls of tend() that the policy plans for, such as the epochs."

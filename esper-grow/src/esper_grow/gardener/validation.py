@@ -90,6 +90,7 @@ class Validation:
         self._seed = RandomStream.derive_seed(seed, "validation")
         self._seen: Tensor | None = None
         """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
+        self._losses_seen = 0
         self._of_frozen: Tensor | None = None
         """The losses of a host in which nothing trains, of which one batch tells whether they are still the same."""
 
@@ -130,8 +131,13 @@ class Validation:
             message = "the validation data yielded other examples than in the previous pass"
             hint = "Gains are measured example by example: use a DataLoader without augmentation, or a list of batches."
             raise GrowthError(Problem("E344", message, hint=hint))
-        self._seen = numbers
         example_losses = torch.cat(losses)
+        if trial and self._losses_seen not in (0, len(example_losses)):
+            counts = f"{len(example_losses)} losses with a seed, {self._losses_seen} without"
+            message = f"the loss function returned {counts}"
+            hint = "Their number may not depend on the model: give examples that do not count a loss of 0."
+            raise GrowthError(Problem("E342", message, hint=hint))
+        self._seen, self._losses_seen = numbers, len(example_losses)
         if not trial and not any(True for _ in _trained(host)):
             self._of_frozen = example_losses
         self._warn_of_few(len(example_losses), len(losses))

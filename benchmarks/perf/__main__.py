@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.perf.figures import factors_of, figures_of, read_baseline, speeds_of, table, write_baseline
+from benchmarks.perf.figures import figures_of, read_baseline, table, write_baseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write("a benchmark failed; pytest's report is above\n")
             return 2
         report = json.loads(file.read_text(encoding="utf-8"))
-    figures, factors = figures_of(report), factors_of(report)
-    sys.stdout.write(table([*figures, *speeds_of(factors)], read_baseline(BASELINE)))
+    figures = figures_of(report)
+    sys.stdout.write(table(figures, read_baseline(BASELINE)))
     if parsed.write:
-        write_baseline(BASELINE, figures, factors)
+        write_baseline(BASELINE, figures)
         subprocess.run([sys.executable, "docs/generate.py"], cwd=ROOT, check=True)
     over = [figure.key for figure in figures if not figure.is_within_bound]
     if over:

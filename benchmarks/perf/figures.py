@@ -88,37 +88,20 @@ def figures_of(report: Mapping[str, Any]) -> list[Figure]:
     return sorted(figures, key=lambda figure: int(figure.number[1:]))
 
 
-def factors_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of factors in a report of pytest-benchmark, by workload."""
-    return {work: rows for test in report["benchmarks"] for work, rows in test["extra_info"].get("factors", {}).items()}
-
-
-def speeds_of(factors: Mapping[str, Any]) -> list[Figure]:
-    """Return the tables of factors as figures without a bound."""
-    return [
-        Figure("P2", f"{', '.join(filter(None, (work, row['layout'], row['allocator'])))}: speed of {side}", times, "×")
-        for work, rows in factors.items()
-        for row in rows
-        for side, times in row["times as fast"].items()
-    ]
-
-
 def read_baseline(file: Path) -> dict[str, float]:
     """Return the values of the baseline by key; empty if there is none."""
     if not file.exists():
         return {}
-    baseline = json.loads(file.read_text(encoding="utf-8"))
-    figures = [*(Figure(**record) for record in baseline["figures"]), *speeds_of(baseline["factors"])]
+    figures = [Figure(**record) for record in json.loads(file.read_text(encoding="utf-8"))["figures"]]
     return {figure.key: figure.value for figure in figures}
 
 
-def write_baseline(file: Path, figures: Sequence[Figure], factors: Mapping[str, Any]) -> None:
+def write_baseline(file: Path, figures: Sequence[Figure]) -> None:
     """Write the figures with date and machine as the new baseline."""
     baseline = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": machine(),
         "figures": [asdict(figure) for figure in figures],
-        "factors": factors,
     }
     file.write_text(json.dumps(baseline, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -41,16 +41,13 @@ class Setup:
     """What a worker runs.
 
     program: ``loop`` is a hand-written loop that steps the trainings one after the other; ``threads`` and
-    ``processes`` are Esper's environments on lanes of that kind. threads: torch's threads per lane or loop.
+    ``processes`` are Esper's environments on lanes of that kind.
     seeds: three acting seeds, each of which is also left out once in the evaluation. train_only: do not evaluate.
     """
 
     program: Literal["loop", "threads", "processes"]
     work: str
     trainings: int = 4
-    channels_last: bool = True
-    tuned: bool = True
-    threads: int = 1
     lanes: int = CORES
     seeds: bool = False
     train_only: bool = False
@@ -99,10 +96,7 @@ class Workers:
 def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
     """Yield a function that takes one step of all trainings."""
     if setup.program == "loop":
-        loops = [
-            PlainLoop(work, channels_last=setup.channels_last and work.name == "conv", seeds=setup.seeds)
-            for _ in range(setup.trainings)
-        ]
+        loops = [PlainLoop(work, channels_last=work.name == "conv", seeds=setup.seeds) for _ in range(setup.trainings)]
 
         def step_loops() -> None:
             for loop in loops:
@@ -113,7 +107,7 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
         yield step_loops
         return
     # Without averages of weights, as in the loops beside them: P19 has what these cost.
-    recipe = work.recipe(channels_last=setup.channels_last, seed=NarrowConvLight, average=0.0)
+    recipe = work.recipe(channels_last=True, seed=NarrowConvLight, average=0.0)
     pool: Pool | WorkerPool
     if setup.program == "threads":
         pool = Pool(recipe, ["grown"], setup.trainings, lanes=setup.lanes)
@@ -138,9 +132,8 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
 def main(described: str) -> int:
     """Take a step for every line of input, and confirm it, until the input ends."""
     setup = Setup(**json.loads(described))
-    torch.set_num_threads(setup.threads)
-    if setup.tuned:
-        tune_allocator()
+    torch.set_num_threads(1)
+    tune_allocator()
     with stepping(setup, workload(setup.work, quick=setup.quick)) as step:
         for _ in sys.stdin:
             step()

@@ -17,8 +17,6 @@ from benchmarks.returns import BOUNDS
 ROOT = Path(__file__).parents[2]
 
 FIGURES = [Figure("P9", "a share", 9.0, "%", 3.0), Figure("P2", "a ratio", 0.5, "×", 1.1), Figure("P2", "free", -1, "")]
-FACTORS = {"conv": [{"layout": "", "allocator": "tuned", "times as fast": {"Esper, threads": 2.0}}]}
-SPEED = "P2 conv, tuned: speed of Esper, threads"
 
 
 def test_figures_are_printed_with_baseline_bound_and_verdict():
@@ -38,7 +36,7 @@ def fake_run(monkeypatch, tmp_path):
         started.append(arguments)
         for argument in arguments:
             if str(argument).startswith("--benchmark-json="):
-                tests = [{"extra_info": {"figures": list(map(asdict, FIGURES)), "factors": FACTORS}}]
+                tests = [{"extra_info": {"figures": list(map(asdict, FIGURES))}}]
                 Path(argument.partition("=")[2]).write_text(json.dumps({"benchmarks": tests}), encoding="utf-8")
         return SimpleNamespace(returncode=0)
 
@@ -50,14 +48,13 @@ def fake_run(monkeypatch, tmp_path):
 def test_figures_become_the_baseline_of_the_next_run(fake_run, capsys):
     assert command.main(["--write"]) == 1
     assert [arguments[1] for arguments in fake_run] == ["-m", "docs/generate.py"]
-    assert read_baseline(command.BASELINE) == {figure.key: figure.value for figure in FIGURES} | {SPEED: 2.0}
+    assert read_baseline(command.BASELINE) == {figure.key: figure.value for figure in FIGURES}
     printed = capsys.readouterr()
     assert printed.err == "over the bound: P9 a share\n"
-    assert [line.split()[0] for line in printed.out.splitlines()] == ["figure", "P2", "P2", "P9", "P2"]
+    assert [line.split()[0] for line in printed.out.splitlines()] == ["figure", "P2", "P2", "P9"]
     command.main([])
     printed = capsys.readouterr()
     assert "9.00 %    9.00 %" in printed.out
-    assert f"{SPEED}    2.00 ×    2.00 ×" in printed.out
 
 
 @pytest.mark.install  # CI runs it for every change

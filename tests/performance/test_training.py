@@ -3,15 +3,14 @@
 The best loop stores images channels-last and uses the tuned allocator, as Esper does; both sides have the same threads.
 """
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
 from benchmarks import costs, fused, gpu
-from benchmarks.perf.figures import Figure, Interleaved
-from benchmarks.perf.processes import CORES, Setup, Workers
+from benchmarks.perf.figures import Figure
+from benchmarks.perf.processes import CORES, Setup
 from benchmarks.perf.workloads import activate_seeds, conv, workload
 
 TRAININGS = 4
@@ -36,54 +35,24 @@ def test_one_environment_against_the_loop(compare, record, workers, quick, name,
         record(Figure("P1", "1-d: one environment, time beyond the best loop per batch", 1e6 * beyond, "µs", 60, 0))
 
 
-@pytest.mark.parametrize(("name", "layouts", "turns"), [("conv", (False, True), 4), ("1-d", (False,), 10)])
-def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, turns):
-    """Four trainings on two cores: each factor apart, and Esper against two processes that share nothing."""
-    rows = []
-    slowest = Setup("loop", name, TRAININGS, channels_last=False, tuned=False, quick=quick)
-
-    def measure_all():
-        for channels_last, tuned in product(layouts[-1:] if quick else layouts, (True,) if quick else (False, True)):
-            loop = replace(slowest, channels_last=channels_last, tuned=tuned)
-            setups = {
-                "reference": [slowest],
-                "loop, 1 thread": [loop],
-                f"loop, {CORES} threads": [replace(loop, threads=CORES)],
-                f"{CORES} loops in processes": each_core(loop),
-                **{f"Esper, {engine}": [replace(loop, program=engine)] for engine in ENGINES},
-            }
-            with ExitStack() as stack:
-                sides = {side: stack.enter_context(closing(Workers(*loops))).seconds for side, loops in setups.items()}
-                timing, count = Interleaved(sides), 1 if quick else turns
-                for _ in range(count + (0 if quick else 1)):
-                    timing.turn()
-            took = timing.medians(count)
-            reference = took.pop("reference")
-            layout = "" if name == "1-d" else "channels-last" if channels_last else "channels first"
-            factors = {side: reference / seconds for side, seconds in took.items()}
-            allocator = "tuned" if tuned else "default"
-            rows.append({"layout": layout, "allocator": allocator, "times as fast": factors})
-
-    benchmark.pedantic(measure_all, rounds=1)
-    best = rows[-1]["times as fast"]
-    benchmark.extra_info["factors"] = {name: rows}
-    processes, threads = (best[f"{CORES} loops in processes"] / best[f"Esper, {side}"] for side in ENGINES)
-    record(
-        Figure("P2", f"{name}: four environments, time against two loops in processes", processes, "×", 1.1),
-        Figure("P2", f"{name}: four environments in threads, time against two loops in processes", threads, "×", 1.3),
-    )
-
-
-def test_three_acting_seeds_against_the_loop(compare, record, workers, quick):
-    """Each seed is left out once in the evaluation, on both sides; the loop runs four whole passes."""
-    loop = Setup("loop", "conv", TRAININGS, seeds=True, quick=quick)
+@pytest.mark.parametrize(
+    ("number", "label", "setup", "turns"),
+    [
+        ("P2", "conv: four environments", Setup("loop", "conv", TRAININGS), 4),
+        ("P2", "1-d: four environments", Setup("loop", "1-d", TRAININGS), 10),
+        ("P12", "three acting seeds", Setup("loop", "conv", TRAININGS, seeds=True), 6),
+    ],
+)
+def test_four_trainings_against_two_loops_in_processes(compare, record, workers, quick, number, label, setup, turns):
+    """Of acting seeds each is left out once in the evaluation, on both sides; the loop runs four whole passes."""
+    loop = replace(setup, quick=quick)
     sides = {engine: workers(replace(loop, program=engine)) for engine in ENGINES}
     sides["loops"] = workers(*each_core(loop))
-    took = compare({side: worker.seconds for side, worker in sides.items()}, 6, warmup=2)
+    took = compare({side: worker.seconds for side, worker in sides.items()}, turns, warmup=2)
     processes, threads = (took[side] / took["loops"] for side in ENGINES)
     record(
-        Figure("P12", "three acting seeds: time against two loops in processes", processes, "×", 1.1),
-        Figure("P12", "three acting seeds in threads, time against two loops in processes", threads, "×", 1.3),
+        Figure(number, f"{label}, time against two loops in processes", processes, "×", 1.1),
+        Figure(number, f"{label} in threads, time against two loops in processes", threads, "×", 1.3),
     )
 
 

@@ -76,6 +76,7 @@ def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small)
 
 
 NETS = """
+from functools import cache; import torch
 from torch import nn
 
 from own_nets.parts import layer
@@ -129,6 +130,32 @@ def late(shape):
 
 
 number = 7
+once, act = layer(8, 8), nn.ReLU()
+frozen = layer(8, 8).requires_grad_(False)
+
+
+class Loaded(Ladder):
+    def __init__(self, shape, *, what="layer"):
+        super().__init__(shape)
+        self.add = once if what == "layer" else layer(8, 8)
+        self.act = act
+        if what == "weight":
+            self.add.bias = once.bias
+        if what == "frozen":
+            self.add.weight = frozen.weight
+        if what == "unseeded":
+            torch.nn.init.normal_(self.add.weight, generator=generator)
+
+    def forward(self, inputs):
+        return self.head(self.act(self.add(self.stem(inputs))))
+
+
+generator = torch.Generator()
+
+
+@cache
+def whole(shape):
+    return Loaded(shape, what="")
 """
 RUN = """\
 task: stripes
@@ -175,6 +202,12 @@ def test_host_of_the_current_folder_can_be_run_twice(folder):
     assert function.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
 
 
+def test_networks_share_at_most_frozen_weights_and_layers_without_weights_or_slots(folder):
+    loaded = "host={use: 'own_nets.towers:Loaded', settings: {what: frozen}}"
+    assert prepare(Path("run.yaml"), [loaded])
+    assert 'returned the same module "act" twice' in refusal(loaded, "slots.stem.at=act")
+
+
 def test_installed_module_comes_before_one_in_the_current_folder(folder):
     (folder / "json.py").write_text("def build(shape):\n    return None\n")
     assert "E202 json has no" in refusal("host=json:build")
@@ -195,11 +228,15 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder):
         ("host.settings.widht=3", ['2: E120 "own_nets.towers:Ladder" cannot', "--set host.settings.widht", "shape, "]),
         ("host=own_nets.towers:Ladder.forward", ["2: E120", "missing a required argument: 'inputs'"]),
         ("host=own_nets.towers:text", ["3: E231 host", '"own_nets.towers:text" (your own code) builds str, not']),
-        ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
-        ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
-        ("host=own_nets.towers:Crowded", ["3: E231", "raised IndexError on its first examples: too", "towers.py:34"]),
+        ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:23"]),
+        ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:15"]),
+        ("host=own_nets.towers:Crowded", ["3: E231", "raised IndexError on its first examples: too", "towers.py:35"]),
         ("host=own_nets.towers:Sparse", ['3: E335 the state of this model contains "graph"', "sparse_coo"]),
         ("host=own_nets.towers:Forgetful", ["3: E231 host", "shape (3, 4) for 200 examples"]),
+        ("host=own_nets.towers:Loaded", ['3: E231 host "own_nets', 'the same module "add" twice', "copy.deepcopy"]),
+        ("host={use: 'own_nets.towers:Loaded', settings: {what: weight}}", ['the same tensor "add.bias" twice']),
+        ("host=own_nets.towers:whole", ["returned the same module twice, but networks must not share it"]),
+        ("host={use: 'own_nets.towers:Loaded', settings: {what: unseeded}}", ['another "add.weight" when', "twins"]),
         ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
     ],
 )  # fmt: skip

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
+from torch import nn
 
-from esper_core.growth import Host, RandomStream, Variety, graft
+from esper_core.growth import Host, RandomStream, Variety, graft, is_grafted
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
@@ -22,8 +23,6 @@ from esper_run.runs.network_files import refuse_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import nn
 
     from esper_core.leyline.protocols import Task
     from esper_core.leyline.specs import BlueprintSpec
@@ -162,11 +161,16 @@ def _graft_prototype(
     """Return a host as every environment will have it, with its slots attached and their shapes known.
 
     Raises:
-        PluginError: It fails on its first batch, or does not return ``outputs`` numbers for each example.
+        PluginError: It fails on its first batch, does not return ``outputs`` numbers for each example, or cannot have
+            a twin.
     """
-    draws, example = RandomStream(RandomStream.derive_seed(0, "prototype"), device), train.inputs[:2].to(device)
-    with draws:
-        host = build_host().to(device)
+    seed, example = RandomStream.derive_seed(0, "prototype"), train.inputs[:2].to(device)
+
+    def build() -> nn.Module:
+        with RandomStream(seed, device):
+            return build_host().to(device)
+
+    host = build()
     with attributed_to(resolution.host.label, "on its first batch"):
         try:
             graft(host, resolution.places, example=example)
@@ -174,15 +178,20 @@ def _graft_prototype(
             if error.__cause__ is not None and error.problems[0].path == "example":
                 raise error.__cause__ from None  # the host itself raised
             raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
-        # In evaluation, which leaves buffers as they are.
-        with draws, torch.no_grad():
-            returned = host.eval()(example)
-        host.train()
     try:  # as the first checkpoint would, after a part of the training
         for name, tensor in (*host.named_parameters(), *host.named_buffers()):
             refuse_unwritable(name, tensor.detach())
     except GrowthError as error:
         raise PluginError(error.problems) from error
+    # Before a pass, which may change buffers. Code that is imported, or caches, may draw in the first build alone.
+    if _mismatch(host, build()) and (mismatch := _mismatch(build(), build())):
+        problem = Problem("E231", f"{resolution.host.label} {mismatch[0]}", path=resolution.host.component.title.target)
+        raise PluginError(replace(problem, hint=mismatch[1]))
+    with attributed_to(resolution.host.label, "on its first batch"):
+        # In evaluation, which leaves buffers as they are.
+        with RandomStream(seed, device), torch.no_grad():
+            returned = host.eval()(example)
+        host.train()
     is_tensor = isinstance(returned, torch.Tensor) and returned.is_floating_point()
     if not is_tensor or (returned.shape[:1], returned.shape[-1:]) != (example.shape[:1], (outputs,)):
         shape = f"{returned.dtype} of shape {tuple(returned.shape)}" if is_tensor else f"a {type(returned).__name__}"
@@ -190,6 +199,36 @@ def _graft_prototype(
         hint = f"The task needs a tensor of floating-point numbers, with {outputs} outputs for each example."
         raise PluginError(Problem("E231", message, path=target.component.title.target, hint=hint))
     return host
+
+
+def _mismatch(host: nn.Module, second: nn.Module) -> tuple[str, str] | None:
+    """Return what two hosts of one RNG seed share, or in what they differ, and a hint; None if they can be twins.
+
+    Frozen parameters may be shared, since nothing changes them; but not their modules, whose mode one network may
+    change while another computes, nor modules with slots.
+    """
+    modules = set(host.modules())
+    first, now = (dict((*model.named_parameters(), *model.named_buffers())) for model in (host, second))
+    storages = {tensor.untyped_storage().data_ptr() for tensor in first.values() if tensor.numel()}
+    shared = [
+        f'module "{name}"' if name else "module"
+        for name, module in second.named_modules()
+        if module in modules and (is_grafted(module) or [*module.parameters(), *module.buffers()])
+    ]
+    changing = {name: now[name] for name in now if now[name].requires_grad or not isinstance(now[name], nn.Parameter)}
+    shared += [f'tensor "{at}"' for at in changing if changing[at].untyped_storage().data_ptr() in storages]
+    if shared:
+        hint = "Build all layers in the class or function, and copy what is loaded once:  copy.deepcopy(loaded)"
+        return f"returned the same {shared[0]} twice, but networks must not share it", hint
+    for name in first | now:
+        if name not in first or name not in now or not torch.equal(_bytes_of(first[name]), _bytes_of(now[name])):
+            hint = "Draw from torch's default generator, or seed another by torch.initial_seed(): twins start equal."
+            return f'returned another "{name}" when it was called again with the same RNG seed', hint
+    return None
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _at_slot(resolution: Resolution, problem: Problem) -> Problem:

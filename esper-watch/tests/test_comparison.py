@@ -121,10 +121,11 @@ def test_a_warning_reports_configuration_differences_outside_of_arms(compared, w
     assert warning.endswith("differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)")
 
 
-def test_a_warning_reports_different_code(compared):
-    machine = {"torch": "2.6.0", "esper-core": "0.1.0"}
-    comparison = compared((OTTER, {"a": BETTER}, {}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []}))
-    (code,) = comparison.warnings
+def test_warnings_report_different_code_and_data(compared):
+    machine, data = {"torch": "2.6.0", "esper-core": "0.1.0"}, {"train": "0a", "test": "0b"}
+    other = {"machine": machine, "plugins": [], "data": data | {"test": "0c"}}
+    code, differing = compared((OTTER, {"a": BETTER}, {"data": data}), (HERON, {"b": BEST}, other)).warnings
+    assert differing.startswith(f"{OTTER} and {HERON} have different data (test): ")
     assert code.endswith('ran different code: torch ("2.13.0", "2.6.0"), esper-tasks ("0.1.0 (ad55eeb6)", none)')
 
 

@@ -18,6 +18,7 @@ from esper_core.leyline import ConfigError, GovernorStop, PluginError, Problem, 
 from esper_core.telemetry import EventFile, read_events
 from esper_run.app import run as run_module
 from esper_run.app.compose import Composition, prepare
+from esper_run.app.recipes import digest_data
 from esper_run.app.resolution import resolved_config
 from esper_run.app.run import resume, run
 from esper_run.config import dump_config, load_config
@@ -144,6 +145,25 @@ def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) 
     assert (halfway / "events.jsonl").read_bytes() == events
     go_on(halfway, "steps: 4", "steps: 3", "lanes: auto", "lanes: 1")
     assert read_run(halfway).status == "done"
+
+
+def test_run_resumes_with_the_same_data_only(halfway, monkeypatch) -> None:
+    monkeypatch.setattr(run_module, "digest_data", lambda recipe: digest_data(recipe) | {"test": "0" * 64})
+    with pytest.raises(RunFolderError, match=r"E413 the data of the task changed since .*: test\n  Restore"):
+        go_on(halfway)
+    older = {key: value for key, value in read_run(halfway).manifest.items() if key != "data"}
+    (halfway / "manifest.json").write_text(json.dumps(older))
+    go_on(halfway)
+
+
+@pytest.mark.parametrize("storage", ["resident", "streamed"])
+def test_digests_of_data_follow_their_values_and_not_their_layout(configured, storage) -> None:
+    recipe = prepare(configured(), [f"compute.data={storage}"]).recipe
+    inputs, digests = recipe.data["train"].inputs, digest_data(recipe)
+    inputs.set_(inputs.mT.contiguous().mT)
+    assert digest_data(recipe) == digests
+    inputs.copy_(inputs.flip(0))
+    assert [name for name, digest in digest_data(recipe).items() if digest != digests[name]] == ["train"]
 
 
 def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper) -> None:

@@ -266,6 +266,9 @@ def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -
             yield f"the configurations of {pair} differ in: {_listed(differences)}"
         if differences := list(_differences(_code(first), _code(other))):
             yield f"{pair} ran different code: {', '.join(map(_in_words, differences))}"
+        before, now = first.manifest.get("data", {}), other.manifest.get("data", {})
+        if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
+            yield f"{pair} have different data ({', '.join(changed)}): differences may be due to it, not to the arms"
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:

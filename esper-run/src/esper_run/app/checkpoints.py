@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
 from esper_core.growth import Host
 from esper_core.leyline.constants import CHECKPOINT_SHARE
@@ -24,6 +24,7 @@ from esper_core.leyline.protocols import State
 from esper_core.telemetry import read_events
 from esper_run.runs.directory import checksum_of_start, write_json
 from esper_run.runs.network_files import EPISODE_FILE, write_network
+from esper_run.runs.records import Checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,18 +59,13 @@ SECONDS_BETWEEN_CHECKS: Final = 1.0
 """How often to check that the run directory is still there."""
 
 
-class _Checksum(BaseModel):
-    bytes: NonNegativeInt
-    sha256: str
-
-
 class _Plain(BaseModel):
     """The plain data of a checkpoint. What the study has in it is checked by those who wrote it."""
 
     model_config = ConfigDict(strict=True)
 
     study_number: int = Field(ge=0, le=1)
-    events: _Checksum
+    events: Checksum
     seconds: dict[str, NonNegativeFloat]
     total: NonNegativeFloat
     warnings: list[str]

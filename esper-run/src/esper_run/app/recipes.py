@@ -6,12 +6,13 @@ What a run would refuse is refused here, with its place in the file.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 from torch import nn
 
-from esper_core.growth import Host, RandomStream, Variety, graft, is_grafted
+from esper_core.growth import Host, RandomStream, Variety, graft
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
@@ -56,7 +57,10 @@ def build_prototype(
     config = resolution.config
     task = cast("Task", build_component(resolution, resolution.task))
     data = splits or {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
-    _check_data(resolution, data)
+    if config.episode.batch_size > len(data["train"]):
+        message = f"a batch of {config.episode.batch_size} is larger than the training data"
+        hint = f"There are {len(data['train'])} training examples."
+        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
 
     def build_host() -> nn.Module:
         return cast("nn.Module", build_component(resolution, resolution.host, task.shape))
@@ -143,13 +147,19 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
         return type(split)(split.inputs.to(home), split.targets.to(home))
 
 
-def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:
-    """Raise ConfigError if there are too few examples for a batch."""
-    config, train = resolution.config, len(data["train"])
-    if config.episode.batch_size > train:
-        message = f"a batch of {config.episode.batch_size} is larger than the training data"
-        hint = f"There are {train} training examples."
-        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+def digest_data(recipe: Recipe) -> dict[str, str]:
+    """Return the SHA-256 of each split; of a sample if data are streamed, which may be larger than the memory."""
+    is_streamed, splits = recipe.compute.data == "streamed", recipe.data.items()
+    steps = {name: max(1, len(split) // 64) if is_streamed else 1 for name, split in splits}
+    return {name: _digest(split.inputs[:: steps[name]], split.targets[:: steps[name]]) for name, split in splits}
+
+
+def _digest(*tensors: torch.Tensor) -> str:
+    digest = sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().resolve_conj().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 # --- host and blueprints
@@ -161,8 +171,7 @@ def _graft_prototype(
     """Return a host as every environment will have it, with its slots attached and their shapes known.
 
     Raises:
-        PluginError: It fails on its first batch, does not return ``outputs`` numbers for each example, or cannot have
-            a twin.
+        PluginError: It fails on its first batch, does not return ``outputs`` numbers each, or cannot have a twin.
     """
     seed, example = RandomStream.derive_seed(0, "prototype"), train.inputs[:2].to(device)
 
@@ -185,8 +194,8 @@ def _graft_prototype(
         raise PluginError(error.problems) from error
     # Before a pass, which may change buffers. Code that is imported, or caches, may draw in the first build alone.
     if _mismatch(host, build()) and (mismatch := _mismatch(build(), build())):
-        problem = Problem("E231", f"{resolution.host.label} {mismatch[0]}", path=resolution.host.component.title.target)
-        raise PluginError(replace(problem, hint=mismatch[1]))
+        message, hint = f"{resolution.host.label} {mismatch[0]}", mismatch[1]
+        raise PluginError(Problem("E231", message, path=resolution.host.component.title.target, hint=hint))
     with attributed_to(resolution.host.label, "on its first batch"):
         # In evaluation, which leaves buffers as they are.
         with RandomStream(seed, device), torch.no_grad():
@@ -205,30 +214,22 @@ def _mismatch(host: nn.Module, second: nn.Module) -> tuple[str, str] | None:
     """Return what two hosts of one RNG seed share, or in what they differ, and a hint; None if they can be twins.
 
     Frozen parameters may be shared, since nothing changes them; but not their modules, whose mode one network may
-    change while another computes, nor modules with slots.
+    change while another computes, nor modules with slots, which are their children.
     """
-    modules = set(host.modules())
     first, now = (dict((*model.named_parameters(), *model.named_buffers())) for model in (host, second))
-    storages = {tensor.untyped_storage().data_ptr() for tensor in first.values() if tensor.numel()}
-    shared = [
-        f'module "{name}"' if name else "module"
-        for name, module in second.named_modules()
-        if module in modules and (is_grafted(module) or [*module.parameters(), *module.buffers()])
-    ]
-    changing = {name: now[name] for name in now if now[name].requires_grad or not isinstance(now[name], nn.Parameter)}
-    shared += [f'tensor "{at}"' for at in changing if changing[at].untyped_storage().data_ptr() in storages]
+    modules, storages = {*host.modules()}, {tensor.untyped_storage().data_ptr() for tensor in first.values()}
+    holding = {name: module for name, module in second.named_modules() if [*module.children(), *module.parameters()]}
+    changing = [name for name in now if now[name].requires_grad or not isinstance(now[name], nn.Parameter)]
+    shared = [name for name, module in holding.items() if module in modules]
+    shared += [name for name in changing if now[name].numel() and now[name].untyped_storage().data_ptr() in storages]
     if shared:
         hint = "Build all layers in the class or function, and copy what is loaded once:  copy.deepcopy(loaded)"
-        return f"returned the same {shared[0]} twice, but networks must not share it", hint
+        return f"returned the same {shared[0] or 'network'} twice, but networks must not share it", hint
     for name in first | now:
-        if name not in first or name not in now or not torch.equal(_bytes_of(first[name]), _bytes_of(now[name])):
+        if name not in first or name not in now or _digest(first[name]) != _digest(now[name]):
             hint = "Draw from torch's default generator, or seed another by torch.initial_seed(): twins start equal."
-            return f'returned another "{name}" when it was called again with the same RNG seed', hint
+            return f"returned another {name} when it was called again with the same RNG seed", hint
     return None
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _at_slot(resolution: Resolution, problem: Problem) -> Problem:

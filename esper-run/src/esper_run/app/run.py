@@ -29,6 +29,7 @@ from esper_run.app.dispatch import Observers, frozen, health_check
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
 from esper_run.app.lost_seeds import LostBlueprint, SeedLosses
+from esper_run.app.recipes import digest_data
 from esper_run.app.resolution import resolved_config
 from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
@@ -106,10 +107,6 @@ def print_warning(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def ignore_outcome(outcome: Outcome) -> None:
-    """Do nothing with an outcome."""
-
-
 def run(
     configuration: Composition | Mapping[str, Any] | Path | str,
     *,
@@ -118,7 +115,7 @@ def run(
     name: str | None = None,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
-    on_outcome: Callable[[Outcome], None] = ignore_outcome,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Run a study in a new run directory.
@@ -149,7 +146,7 @@ def resume(
     *,
     argv: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
-    on_outcome: Callable[[Outcome], None] = ignore_outcome,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     on_warning: Callable[[str], None] = print_warning,
 ) -> Outcome:
     """Resume a run from its newest usable checkpoint. It ends with the numbers that it would have had.
@@ -166,6 +163,12 @@ def resume(
         if now.status == "done":
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
+        before = now.manifest.get("data", {})  # runs of older versions have none
+        if changed := [name for name, sha in digest_data(composition.recipe).items() if before.get(name, sha) != sha]:
+            message = f"the data of the task changed since {path} began: {', '.join(changed)}"
+            hint = "Restore the data, or start again. A task that splits at random needs an RNG seed of its own.\n"
+            hint += 'If only last bits differ, as on another processor, delete "data" in manifest.json.'
+            raise RunFolderError(Problem("E413", message, hint=hint))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
         uploader = _uploader(composition)
         uploader.claim(path, position.number)
@@ -386,6 +389,7 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
         source=resolution.loaded.source,
         overrides=list(resolution.loaded.overrides),
         seeds={"first": config.seed, "count": config.rounds * config.environments},
+        data=digest_data(composition.recipe),
         plugins=[
             {
                 "id": record.id,

@@ -1,7 +1,7 @@
 """The run directory: create it, lock it, write its files atomically, and record how the run began and ended.
 
-manifest.json        id, status, command line, times, exit code, process, seeds, machine and plugins; in the end the
-                     SHA-256 of the next two files
+manifest.json        id, status, command line, times, exit code, process, seeds, machine, plugins, SHA-256 of the data;
+                     in the end that of the next two files
 growth.json          what grew in each network
 networks/            the best network of each arm, in validation (see ``runs.network_files``)
 summary.json         the results, and the length and SHA-256 of events.jsonl
@@ -111,10 +111,10 @@ class RunDirectory:
         self.manifest.pop("reason", None)
         self._begin_process()
 
-    def begin(self, *, config: str, source: bytes, overrides: list[str], seeds: dict[str, int], plugins: Any) -> None:
-        """Record what is about to run."""
+    def begin(self, *, config: str, source: bytes, overrides: list[str], **facts: Any) -> None:
+        """Record what is about to run; ``facts`` are for the manifest."""
         git, patch = git_state(self.path)
-        self.manifest |= {"seeds": seeds, "plugins": plugins, "git": git}
+        self.manifest |= {**facts, "git": git}
         self.write("config.yaml", config)
         self.write("config.source.yaml", source)
         if overrides:

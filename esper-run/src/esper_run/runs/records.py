@@ -70,6 +70,7 @@ class _RunManifest(_Checked):
     sha256: dict[str, str] = {}
     machine: dict[str, str | int | None] = {}
     plugins: list[_Plugin] = []
+    data: dict[str, str] = {}
 
 
 class _Metric(_Checked):
@@ -116,7 +117,9 @@ class _Results(_Checked):
     comparisons: list[_Comparison]
 
 
-class _Checksum(_Checked):
+class Checksum(_Checked):
+    """Length and SHA-256 of a file, or of its start."""
+
     bytes: int = Field(ge=0)
     sha256: str
 
@@ -133,7 +136,7 @@ class _Summary(_Checked):
     """The checked part of a summary; the rest is kept as it is."""
 
     results: _Results
-    events: _Checksum | None = None
+    events: Checksum | None = None
     timing: dict[str, FiniteFloat]
     warnings: list[str] = []
     lost_seeds: list[_LostSeeds] = []

@@ -103,7 +103,7 @@ def load_best(run: str | Path, arm: str) -> nn.Module:
     """
     # The machinery of runs, which ``save`` and ``load`` do without.
     from esper_run import load_run
-    from esper_run.app.compose import changed_plugin_files, prepare
+    from esper_run.app.compose import changed_files, prepare
     from esper_run.runs.records import changed_events
 
     record = load_run(run)
@@ -118,7 +118,7 @@ def load_best(run: str | Path, arm: str) -> nn.Module:
         message = f"the network of arm {arm} in {record.path} cannot be read: {type(error).__name__}: {error}"
         raise GrowthError(Problem("E332", message, hint=LAYOUT)) from error
     composition = prepare(record.path / "config.yaml", ["device=cpu", "devices=[]", "engine=threads", "sinks=[]"])
-    for warning in (changed_events(record), *changed_plugin_files(composition, record)):
+    for warning in (changed_events(record), *changed_files(composition, record)):
         if warning is not None:
             log.warning("%s", warning)
     with RandomStream(RandomStream.derive_seed(seed, "host")):  # as in the run: it may have constants that it draws

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from esper_core.leyline import EsperError, PluginError
-from esper_run.app.compose import prepare
+from esper_run.app.compose import changed_files, prepare
 from esper_run.app.run import run as run_prepared
+from esper_run.runs.records import read_run
 from tests.support.configurations import problem_of
 
 pytestmark = pytest.mark.members
@@ -168,6 +169,10 @@ def test_host_of_the_current_folder_can_be_run_twice(folder):
     host = again.resolution.host
     assert (host.component.id, host.settings) == ("own_nets.towers:Ladder", {"width": 12})
     assert again.host_parameters == 16 * 12 + 12 + 12 * 4 + 4
+    assert list(changed_files(again, read_run(outcome.path))) == []
+    (folder / "own_nets" / "towers.py").write_text(NETS.replace("ReLU", "Tanh"))
+    (warning,) = changed_files(again, read_run(outcome.path))
+    assert warning == f"own_nets.towers changed since {outcome.path.name} began: the numbers may differ"
     function = prepare(Path("run.yaml"), ["host=own_nets.towers:late"])
     assert function.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
 

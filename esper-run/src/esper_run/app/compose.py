@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +19,7 @@ from pydantic import TypeAdapter
 from esper_core.growth import Growth, Host, Variety
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import Problem
+from esper_core.leyline.files import read_bytes
 from esper_core.trainer import Arm, RunReward, Study
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import load_run_plugins, resolve
@@ -249,11 +251,22 @@ def _fitting_blueprints(
     }
 
 
-def changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
-    """Yield a warning for each one-file plugin that changed since the run began."""
+def code_of(resolution: Resolution) -> list[dict[str, str | None]]:
+    """Return what a manifest says of each active plugin, and of the module of a host that has an import path."""
+    active = [record for record in resolution.plugins.records if record.status == "active"]
+    keys = ("id", "package", "version", "sha256")
+    code = [{key: getattr(entry, key) for key in keys} | {"entry_point": Path(entry.origin).name} for entry in active]
+    host, module = resolution.host.component, resolution.host.component.id.partition(":")[0]
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    if not host.plugin and file.is_file():
+        sha = sha256(read_bytes(file, follow=True)).hexdigest()
+        code.append({"id": host.id, "package": "local file", "version": sha[:12], "sha256": sha, "entry_point": module})
+    return code
+
+
+def changed_files(composition: Composition, record: Run) -> Iterator[str]:
+    """Yield a warning for each one-file plugin, and a host's module, that changed since the run began."""
     before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
-    for plugin in composition.resolution.plugins.records:
-        was = before.get(plugin.id)
-        if plugin.is_local and was is not None and plugin.sha256 != was:
-            name = Path(plugin.origin).name
-            yield f"{name} changed since {record.path.name} began: the numbers may differ"
+    for code in code_of(composition.resolution):
+        if code["package"] == "local file" and before.get(code["id"]) not in (None, code["sha256"]):
+            yield f"{code['entry_point']} changed since {record.path.name} began: the numbers may differ"

@@ -24,7 +24,7 @@ from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyPosition, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_sinks
-from esper_run.app.compose import Composition, StudyContext, prepare
+from esper_run.app.compose import Composition, StudyContext, code_of, prepare
 from esper_run.app.dispatch import Observers, frozen, health_check
 from esper_run.app.endings import add_location, reason_of, record_end, record_interruption, status_of
 from esper_run.app.interrupts import SignalHandler, handled_signals
@@ -390,17 +390,7 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
         overrides=list(resolution.loaded.overrides),
         seeds={"first": config.seed, "count": config.rounds * config.environments},
         data=digest_data(composition.recipe),
-        plugins=[
-            {
-                "id": record.id,
-                "package": record.package,
-                "version": record.version,
-                "entry_point": Path(record.origin).name if record.is_local else record.origin,
-                "sha256": record.sha256,
-            }
-            for record in resolution.plugins.records
-            if record.status == "active"
-        ],
+        plugins=code_of(resolution),
     )
     for file in resolution.plugins.files:
         directory.write(file.path.name, file.source)

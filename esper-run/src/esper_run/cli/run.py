@@ -155,10 +155,10 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
     if record.is_of_loop:
         message = f"{record.path} is of a Gardener in a loop of its own, which esper does not have"
         raise RunFolderError(Problem("E413", message, hint=record.resume_hint))
-    from esper_run.app.compose import changed_plugin_files
+    from esper_run.app.compose import changed_files
 
     composition = build(*load(record.path / "config.yaml", overrides))
-    print_warnings((*changed_packages(record.manifest, record.path), *changed_plugin_files(composition, record)))
+    print_warnings((*changed_packages(record.manifest, record.path), *changed_files(composition, record)))
 
     from esper_run.app.run import resume as resume_composition
 

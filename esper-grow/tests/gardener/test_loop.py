@@ -103,7 +103,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     assert isinstance(events[0], RunStarted)
     assert [type(event) for event in events[-2:]] == [EpisodeFinished, RunFinished]
     assert events[-2].alone is None, "a loop has one network, of which nothing is to be said"
-    assert next_command(run.results, "RUN", lost=False)[1] == "esper runs show RUN --seeds"
+    assert next_command(run.results, "RUN", lost="")[1] == "esper runs show RUN --seeds"
     stepped = [event.signals for event in events if isinstance(event, StepFinished)]
     assert stepped == [report.signals for report in reports]
     changes = [event for event in events if isinstance(event, StageChanged)]

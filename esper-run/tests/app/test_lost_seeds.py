@@ -58,7 +58,7 @@ def test_a_blueprint_whose_every_seed_raised_ends_the_run_with_a_line_and_3(rais
         "Nothing was kept: every network ended with the parts it started with, like its twin. "
         "Seeds were lost to errors.",
         "Fix the blueprints whose seeds were lost, and test them:",
-        "  esper plugins check",
+        "  esper plugins check bad.py",
     ]
     manifest, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("manifest", "summary"))
     assert (manifest["status"], manifest["exit"], summary["status"]) == ("done", 3, "done")

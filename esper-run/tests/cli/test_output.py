@@ -142,7 +142,7 @@ def test_outcome_says_how_to_get_a_report_where_no_installed_package_writes_one(
 def test_more_networks_are_recommended_where_something_was_kept_in_few(fossils, title, command) -> None:
     comparison = {"a": "grown", "b": "twin", "verdict": "no difference shown", "why": "too few seeds"}
     arms = {"grown": {"fossils": fossils}, "twin": {"fossils": 0.0}}
-    assert next_command({"arms": arms, "comparisons": [comparison]}, "RUN", lost=False) == (title, command)
+    assert next_command({"arms": arms, "comparisons": [comparison]}, "RUN", lost="") == (title, command)
 
 
 def test_figures_of_both_weights_are_shown_where_averages_were_tested() -> None:

@@ -37,10 +37,10 @@ def check(context: click.Context, plugin: str, *, as_json: bool, every: bool) ->
     """Run the conformance checks of an installed plugin, or of a one-file plugin.
 
     \b
-    python -m esper_testing check my-plugin         exit status 0 if nothing failed, 3 otherwise
-    esper plugins check my-plugin                   the same where esper-run is installed
-    python -m esper_testing check blueprints/conv   one component
-    python -m esper_testing check my_plugin.py      a one-file plugin
+    python -m esper_testing check my-plugin        status 3 if a check failed
+    esper plugins check my-plugin                  the same, of esper-run
+    python -m esper_testing check blueprints/conv  one component
+    python -m esper_testing check my_plugin.py     a one-file plugin
     python -m esper_testing check my-plugin --json
 
     A component whose settings have no defaults is skipped: check it in Python, with settings. A policy is checked with
@@ -179,8 +179,8 @@ def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
     """Write a package with a working plugin: one component, its tests, a README and a CI workflow.
 
     \b
-    python -m esper_testing new blueprint my-blocks    writes esper-my-blocks/
-    esper new blueprint my-blocks                      the same where esper-run is installed
+    python -m esper_testing new blueprint my-blocks  writes esper-my-blocks/
+    esper new blueprint my-blocks                    the same, of esper-run
     cd esper-my-blocks
     pip install --editable ".[test]"
     pytest

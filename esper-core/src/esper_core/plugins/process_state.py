@@ -114,7 +114,7 @@ class Guard:
         hint = "Plugins leave the settings of the process as they were."
         if setting.scope:
             message = f"uses {setting.name}; others do not see this, and no checkpoint holds it"
-            hint = "Draw from a generator of its own, such as random.Random(seed)."
+            hint = "Draw from torch in hosts and blueprints, elsewhere from random.Random(seed)."
         if setting not in self.memory:
             self.report(Problem("E237", f"{self.component} {message}", hint=hint))
         self.memory[setting] = after

@@ -39,18 +39,8 @@ log = logging.getLogger("esper")
 
 FREE_TO_CHANGE: Final = frozenset(
     {
-        "name",
-        "sinks",
-        "lanes",
-        "engine",
-        "patience",
-        "grace",
-        "device",
-        "devices",
-        "checkpoints",
-        "plugins",
-        "capacity",
-        "store",
+        *("lanes", "engine", "device", "devices", "patience", "grace"),
+        *("name", "sinks", "checkpoints", "plugins", "capacity", "store"),
     }
 )
 """Keys of a configuration that may change before a run is resumed: no computed number depends on them."""

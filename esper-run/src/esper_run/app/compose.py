@@ -242,9 +242,7 @@ def _fitting_blueprints(
 
     They are written to the run directory, where each is named, and a named one has to fit.
     """
-    able = {
-        (name_in_file(slot), variety.id) for slot, slot_varieties in varieties.items() for variety in slot_varieties
-    }
+    able = {(name_in_file(slot), variety.id) for slot, fitting in varieties.items() for variety in fitting}
     return {
         name: tuple(component for component in components if (name, component.id) in able)
         for name, components in resolution.blueprints.items()

@@ -275,9 +275,8 @@ def _select_varieties(resolution: Resolution, host: Host) -> dict[str, tuple[Var
         for (component, _), variety in zip(fitting, varieties[slot.name], strict=True):
             if (fault := host.audition(variety, slot.site)) is not None:
                 path = _path_of_blueprint(resolution, name, component.id)
-                faults.append(
-                    resolution.loaded.problem(fault.code, path, f"{component.title} {fault.message}", fault.hint)
-                )
+                message = f"{component.title} {fault.message}"
+                faults.append(resolution.loaded.problem(fault.code, path, message, fault.hint))
     if misfits:
         raise ConfigError(misfits)
     if faults:

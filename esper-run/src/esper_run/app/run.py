@@ -37,6 +37,7 @@ from esper_run.engines import EngineContext
 from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.directory import report_os_errors, run_lock
+from esper_run.runs.findings import check_command
 from esper_run.runs.records import read_run
 from esper_run.runs.statistics import results
 from esper_run.runs.uploads import Uploader
@@ -92,9 +93,9 @@ class Outcome:
     @property
     def problems(self) -> list[Problem]:
         """What was wrong although the run is done: a problem for each blueprint of which no seed survived."""
-        hint = "The other results stand. Test the blueprint:  esper plugins check"
-        hopeless = [record for record in self.lost_seeds if record.is_hopeless]
-        return [Problem("E320", f"no seed of a blueprint survived. {record}", hint=hint) for record in hopeless]
+        message, hint = "no seed of a blueprint survived.", "The other results stand. Test the blueprint:  "
+        hopeless = [(lost, check_command(lost.blueprint, lost.package)) for lost in self.lost_seeds if lost.is_hopeless]
+        return [Problem("E320", f"{message} {lost}", hint=f"{hint}{command}") for lost, command in hopeless]
 
     @property
     def exit_code(self) -> int:
@@ -244,12 +245,8 @@ class _Session:
     def _size(self) -> dict[str, Any]:
         """Return what both plugins and the first event say of the run."""
         config, arms = self.composition.config, self.composition.every_arm
-        return {
-            "arms": arms,
-            "rounds": config.rounds,
-            "environments": config.environments,
-            "steps": config.episode.steps,
-        }
+        counts = {"rounds": config.rounds, "environments": config.environments, "steps": config.episode.steps}
+        return {"arms": arms, **counts}
 
     def _train(
         self,

@@ -257,11 +257,14 @@ def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
 def print_outcome(outcome: Outcome) -> None:
     """Print what a run found, where it is, and where its time went."""
     from esper_run.app.endings import REPORT
+    from esper_run.runs.findings import check_command
     from esper_run.runs.network_files import best_episodes
 
     print_results(outcome.results)
+    command = ""
     for lost in outcome.lost_seeds:
         print_wrapped(str(lost))
+        command = check_command(lost.blueprint, lost.package)
     print_line()
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
@@ -273,15 +276,15 @@ def print_outcome(outcome: Outcome) -> None:
         metric = metric_of(outcome.results)
         tests = [f"{arm} {format_value(metric, episode['test'])}" for arm, episode in episodes.items()]
         print_wrapped(f"  Test {metric.name}: {', '.join(tests)}. Load one with esper_grow.load_best.", indent=2)
-    print_finding(outcome.results, outcome.named, lost=bool(outcome.lost_seeds))
+    print_finding(outcome.results, outcome.named, lost=command)
 
 
-def print_finding(results: Mapping[str, Any], path: Path | str, *, lost: bool) -> None:
+def print_finding(results: Mapping[str, Any], path: Path | str, *, lost: str) -> None:
     """Print what a run found in a sentence, and what to do next as one command: the last that a reader sees."""
     from esper_run.runs.findings import next_command, summary_sentence
 
     print_line()
-    print_wrapped(summary_sentence(results, lost=lost), indent=0)
+    print_wrapped(summary_sentence(results, lost=bool(lost)), indent=0)
     title, command = next_command(results, shlex.quote(str(path)), lost=lost)
     print_wrapped(f"{title}:", indent=0)
     print_line(printable(f"  {command}"))  # in a line of its own, so that it can be copied

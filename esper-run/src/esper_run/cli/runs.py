@@ -39,7 +39,7 @@ from esper_run.formats import (
 )
 from esper_run.options import runs_dir_option
 from esper_run.runs.directory import STATUS_RUNNING
-from esper_run.runs.findings import lost_text
+from esper_run.runs.findings import check_command, lost_text
 from esper_run.runs.records import Run, UnreadableRun, changed_events, list_runs, load_run, read_growth
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
             print_wrapped(f"{arm} grew on average: {counts}")
         print_line()
         print_wrapped(f"time: {timing_text(record.summary['timing'])}")
-        lost = record.summary.get("lost_seeds", [])
-        names = ("blueprint", "package", "what", "lost", "tried")
-        for losses in lost:
+        names, command = ("blueprint", "package", "what", "lost", "tried"), ""
+        for losses in record.summary.get("lost_seeds", []):
             print_wrapped(lost_text(*(losses[name] for name in names)))
-        print_finding(record.summary["results"], record.shown_path, lost=bool(lost))
+            command = check_command(losses["blueprint"], losses["package"])
+        print_finding(record.summary["results"], record.shown_path, lost=command)
 
 
 # --- the list

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,10 +102,10 @@ def ways_text(reasons: Sequence[str | None]) -> str | None:
     return f"Trained {'; '.join(parts)}." if parts else None
 
 
-def next_command(results: Mapping[str, Any], path: str, *, lost: bool) -> tuple[str, str]:
-    """Return what to do next, and the command for it. path: the run directory, quoted for a shell."""
+def next_command(results: Mapping[str, Any], path: str, *, lost: str) -> tuple[str, str]:
+    """Return what to do next, and the command. path: quoted for a shell; lost: tests a blueprint with lost seeds."""
     if lost:
-        return "Fix the blueprints whose seeds were lost, and test them", "esper plugins check"
+        return "Fix the blueprints whose seeds were lost, and test them", lost
     reasons = {comparison.get("why") for comparison in against_twin(results["comparisons"])}
     if len(results["arms"]) == 1 and any(arm["test"]["mean"] is not None for arm in results["arms"].values()):
         return "Compare it with the same networks without growth", f"esper run {path} --set twin=true"
@@ -122,6 +123,13 @@ def _grew(results: Mapping[str, Any]) -> bool:
     """Return whether a network of an arm that is compared with the twin kept anything."""
     growing = against_twin(results["comparisons"])
     return any(results["arms"].get(comparison["a"], {}).get("fossils") for comparison in growing)
+
+
+def check_command(blueprint: str, package: str) -> str:
+    """Return what tests a blueprint: named by its id, or by its file if it is of a one-file plugin."""
+    plugin = blueprint.partition("/")[0].replace("-", "_")
+    target = f"{plugin}.py" if package.startswith("local file") else blueprint.partition("(")[0]
+    return f"esper plugins check {shlex.quote(target)}"
 
 
 def lost_text(blueprint: str, package: str, what: str, lost: int, tried: int) -> str:

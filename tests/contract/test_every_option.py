@@ -151,9 +151,8 @@ def last_act(*losses: float) -> Callable[[Any], Act]:
 
 
 def culprit(world: Any) -> bool:
-    """Return whether a panic six steps after a germination is attributed to it."""
-    born = Transition("early", 0, "blueprints/conv_light", None, Stage.GERMINATED, 10, Reason(Cause.POLICY))
-    return world.governed(*[1.0] * 6, math.nan, note=[born])[-1].culprit is not None
+    """Return whether a panic six steps after a seed was kept is attributed to it."""
+    return world.governed(*[1.0] * 6, math.nan, note=[JUST_KEPT])[-1].culprit is not None
 
 
 def snapshots(world: Any) -> int:

@@ -216,11 +216,13 @@ def test_rollback_reports_the_last_healthy_loss_and_forgets_mutations_and_warnin
     driven = drive(Governor(settings(snapshot_steps=1)))
     healthy = [heed(driven, loss) for loss in (2.0, 1.0)]
     driven.apply(GERMINATE)
+    driven.environment.train()
+    driven.apply(ADVANCE)
     uneasy = Verdict(Level.WARNING, "I do not like it")
     assert heed(driven, 9.0, opinion=uneasy).act is Act.WARN
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, healthy[-1].step)
-    assert decision.culprit.mutation.op is Op.GERMINATE
+    assert decision.culprit.mutation.op is Op.ADVANCE
     assert driven.rolled.train_loss == 1.0
     assert heed(driven, 9.0, opinion=uneasy).act is Act.WARN, "the first warning after a rollback is reported"
     assert driven.poisoned_step().culprit is None

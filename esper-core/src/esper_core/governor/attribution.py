@@ -74,7 +74,7 @@ class MutationWatch:
         self._mutations = tuple(mutation for mutation in stirred if signals.step - mutation.stirred <= self._steps)
 
     def culprit(self, acting: Collection[str]) -> Culprit | None:
-        """Return the latest mutation that reached the host, or the latest one if none did; None if none is watched.
+        """Return the latest watched mutation that reached the host; None if none did.
 
         ``acting`` names the slots whose living seeds act on the host.
         """
@@ -84,7 +84,7 @@ class MutationWatch:
         ]
         # A prune changes the host as well, but there is no seed left to blame.
         reached = [suspect for suspect in suspects if suspect.blamed or suspect.mutation.op is Op.PRUNE]
-        return next(reversed(reached or suspects), None)
+        return next(reversed(reached), None)
 
     @property
     def host_changed(self) -> bool:

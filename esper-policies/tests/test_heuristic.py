@@ -230,6 +230,18 @@ def test_a_seed_that_was_lost_or_not_judged_is_told_from_one_that_does_not_pay(f
     assert policy.conclusions() == [f"nothing is shown to pay: {doubt}"]
 
 
+@pytest.mark.parametrize(
+    ("stage", "in_loop", "then"),
+    [(Stage.TRAINING, False, Op.GERMINATE), (Stage.HOLDING, False, Op.WAIT), (Stage.HOLDING, True, Op.GERMINATE)],
+)
+def test_a_seed_that_a_rollback_dropped_is_tried_again_unless_it_acted_on_the_host(stage, in_loop, then):
+    policy, free = Heuristic(ActionSpace({"early": ("a/conv",)}), share=0.02), slot("early")
+    policy = policy.for_loop(STEPS) if in_loop else policy
+    for look in (seen(8, slot("early", seed("a/conv", stage))), replace(seen(9, free), rolled_back=True)):
+        policy.act([look], [ActionMask()])
+    assert policy.act([seen(10, free)], [mask_of(seen(10, free), room={"early": ("a/conv",)})])[0].op is then
+
+
 def test_the_seed_that_its_gate_admits_is_advanced():
     shown, missed = (Opinion(finding) for finding in (Finding.SHOWN, Finding.NOT_SHOWN))
     crowd = seed("a/conv", mean=0.3, age=16, opinion=missed), seed("a/mlp", mean=0.2, age=16, opinion=shown)

@@ -297,6 +297,7 @@ class Heuristic:
             hint = f"Seeds germinate between first and last. Received: {checked.first} and {checked.last}"
             raise SettingError(at, message, hint)
         self.forecast = Forecast(checked)
+        self.branched = False
         self.memories: list[Memory] = []
         self._steps: list[int] = []
 
@@ -311,7 +312,7 @@ class Heuristic:
     def _choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""
         forecast = self.forecast.at(seen)
-        memory.look(seen.signals, seen.step, forecast, self.space)
+        memory.look(seen, forecast, self.space, branched=self.branched)
         scene = Scene(seen, mask, memory, forecast, self.settings, self.space)
         action = next((action for rule in RULES if (action := rule(scene)) is not None), WAIT)
         if action.op is Op.GERMINATE:
@@ -344,7 +345,7 @@ class Heuristic:
         return f"{pays} so far, and previews have cost their share of the training: {left} not tried{doubt}"
 
     def for_loop(self, steps: int) -> Heuristic:
-        """Return the policy for an own loop of so many steps.
+        """Return the policy for an own loop of so many steps, whose seeds act on branches until they are kept.
 
         Where the steps are too few, the preview ends with an earlier decision of the gate, and ramps become shorter.
         """
@@ -353,7 +354,9 @@ class Heuristic:
         look = next((look for look in decisions if look >= settings.preview), decisions[-1])
         speed = max(1, min(settings.speed, (room - look) // 2))
         settings = settings.model_copy(update={"speed": speed, "preview": min(settings.preview, look)})
-        return Heuristic(self.space, **settings.model_dump())
+        policy = Heuristic(self.space, **settings.model_dump())
+        policy.branched = True
+        return policy
 
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""

@@ -12,7 +12,7 @@ from esper_core.leyline.lifecycle import BLENDED, INCUBATING, Stage
 from esper_core.leyline.signals import Finding
 
 if TYPE_CHECKING:
-    from esper_core.leyline import ActionSpace, SeedSignals, Signals, SlotSignals
+    from esper_core.leyline import ActionSpace, Observation, SeedSignals, SlotSignals
     from esper_policies.forecasts import Forecast
 
 LONG: Final = 40
@@ -60,21 +60,23 @@ class Memory:
         """Record a germination. If the seed is missing at the next look, it could not be built."""
         self.lives.setdefault(slot, {})[blueprint] = Life(Stage.GERMINATED, step)
 
-    def look(self, signals: Signals, step: int, forecast: Forecast, space: ActionSpace) -> None:
-        """Update the memory with the signals after ``step``."""
-        slots = signals.slots
+    def look(self, seen: Observation, forecast: Forecast, space: ActionSpace, *, branched: bool) -> None:
+        """Update the memory with what was seen after a step; ``branched``: only seeds that are kept act on the host."""
+        slots = seen.signals.slots
         previewed = [(slot.name, seed.blueprint) for slot in slots for seed in slot.seeds if seed.stage in INCUBATING]
         # Where nothing else counts operations, it would take a pass through the user's model to describe a candidate.
-        counted = signals.host_flops is not None
+        counted = seen.signals.host_flops is not None
         self.spent += math.fsum(_cost(space, *place) if counted else 1.0 for place in previewed)
         if any(slot.fossils > self.heights.get(slot.name, slot.fossils) for slot in slots):
             self.spent = 0.0  # what was spent has brought something
         outdone = any(seed.stage in BLENDED for slot in slots for seed in slot.seeds)
+        # A rollback is no fault of seeds that did not act on the host.
+        harmless = (INCUBATING | BLENDED if branched else INCUBATING) if seen.rolled_back else frozenset()
         for slot in slots:
-            self._forget_gone(slot, outdone=outdone)
+            self._forget_gone(slot, harmless, outdone=outdone)
             self.heights[slot.name] = slot.fossils
             for seed in slot.seeds:
-                self._follow(slot.name, seed, step, forecast)
+                self._follow(slot.name, seed, seen.step, forecast)
 
     def has_spent(self, share: float, steps: int) -> bool:
         """Return whether previews have cost this share of an episode of so many steps."""
@@ -122,17 +124,20 @@ class Memory:
             if seed.stage not in INCUBATING:
                 life.hopes = [*life.hopes, forecast.interval(seed)[2]][-forecast.looks :]
 
-    def _forget_gone(self, slot: SlotSignals, *, outdone: bool) -> None:
-        """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
+    def _forget_gone(self, slot: SlotSignals, harmless: frozenset[Stage], *, outdone: bool) -> None:
+        """Forget seeds that are gone: fossilised, dropped for a better one or by a rollback, or failed.
 
-        One that was dropped although it promised to pay may be tried again if the better one fails.
+        One that was dropped although it promised to pay may be tried again if the better one fails, and one that was in
+        a harmless stage after the rollback.
         """
         living = {seed.blueprint for seed in slot.seeds}
         lives = self.lives.get(slot.name, {})
         kept = slot.fossils > self.heights.get(slot.name, slot.fossils)
         for blueprint in [name for name in lives if name not in living]:
             life = lives.pop(blueprint)
-            if not (kept or (outdone and (life.lower > 0 or not life.gains))):
+            if undone := life.stage in harmless and not life.pruned:
+                self.spent = 0.0  # what was spent has shown nothing yet
+            if not (kept or undone or (outdone and (life.lower > 0 or not life.gains))):
                 self.refused.append((slot.name, self._fossils, blueprint))
                 if not (outdone or (life.pruned and life.judged)):
                     self.unjudged.append(self.refused[-1])

@@ -230,6 +230,16 @@ def test_a_seed_that_was_lost_or_not_judged_is_told_from_one_that_does_not_pay(f
     assert policy.conclusions() == [f"nothing is shown to pay: {doubt}"]
 
 
+def test_a_seed_that_pays_runs_out_of_steps_once_no_decision_of_its_gate_leaves_time_to_keep_it():
+    """Its gate decides at looks 8 and 13, in steps 33 and 38 of 0 to 39; after the first it would be kept in 36."""
+    policy = Heuristic(ActionSpace({"early": ("a/conv",)})).for_loop(STEPS)
+    trial = slot("early", seed("a/conv", opinion=Opinion(Finding.NOT_SHOWN)))
+    looks = [seen(step, trial) for step in range(26, 34)] + [seen(34, slot("early"))]
+    ops = [policy.act([look], [mask_of(look, room={}, refused=[Op.ADVANCE])])[0].op for look in looks]
+    assert ops == [Op.WAIT] * 7 + [Op.PRUNE, Op.WAIT]
+    assert policy.conclusions() == ["1 candidate ran out of steps and may pay with more: all candidates were tried"]
+
+
 @pytest.mark.parametrize(
     ("stage", "in_loop", "then"),
     [(Stage.TRAINING, False, Op.GERMINATE), (Stage.HOLDING, False, Op.WAIT), (Stage.HOLDING, True, Op.GERMINATE)],
@@ -331,13 +341,16 @@ def test_previews_and_ramps_become_shorter_in_a_short_loop(steps, preview, speed
     assert (policy.settings.preview, policy.settings.speed, policy.impossible(steps)) == (preview, speed, ())
 
 
-@pytest.mark.parametrize(("steps", "look"), [(8, 3), (10, 5), (12, 5), *((steps, 8) for steps in range(13, 21))])
+@pytest.mark.parametrize(
+    ("steps", "look"),
+    [(8, 3), (10, 5), (12, 5), *((s, 8) for s in range(13, 21)), *((s, 13) for s in range(17, 24)), (24, 20)],
+)
 def test_a_short_loop_keeps_a_seed_that_its_gate_lets_pass_at_the_last_look_that_counts(steps, look):
     policy, shown = Heuristic(SPACE).for_loop(steps), Opinion(Finding.SHOWN)
     stage, since, actions = Stage.GERMINATED, 0, []
     for step in range(steps):
         age = step - since
-        if stage is Stage.BLENDING and age == policy.settings.speed:
+        if stage is Stage.BLENDING and age == (policy.settings.speed if look <= 8 else 1):  # a branch needs no ramp
             stage, since, age = Stage.HOLDING, step, 0
         opens = age >= look if stage is Stage.TRAINING else age >= 2
         living = seed("a/mlp", stage, age=step, opinion=shown if opens else Opinion(Finding.UNKNOWN))

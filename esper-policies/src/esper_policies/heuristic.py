@@ -28,14 +28,13 @@ from esper_core.leyline.errors import plural
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_core.leyline.signals import Finding
 from esper_policies.forecasts import Forecast
-from esper_policies.memories import Memory
+from esper_policies.memories import Life, Memory
 from esper_policies.settings import LONGEST, HeuristicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, SlotSignals
-    from esper_policies.memories import Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Scene:
     forecast: Forecast
     settings: HeuristicSettings
     space: ActionSpace
+    branched: bool
 
     @property
     def slots(self) -> tuple[SlotSignals, ...]:
@@ -73,11 +73,6 @@ class Scene:
     def ages(self) -> list[float]:
         """The ages of the seeds that incubate; unknown: infinite."""
         return [math.inf if seed.age is None else seed.age for _, seed in self.previewed]
-
-    @property
-    def is_time_to_blend(self) -> bool:
-        """Whether a seed could still be blended in and, if it does not pay, taken out again."""
-        return self.left >= 2 * self.settings.speed
 
     @property
     def is_spent(self) -> bool:
@@ -108,6 +103,20 @@ class Scene:
             return life.upper
         return math.inf if len(life.hopes) < self.forecast.looks else max(life.hopes)
 
+    def has_time(self, slot: SlotSignals, seed: SeedSignals) -> bool:
+        """Return whether the steps left suffice to ramp a seed out and, while it incubates, to blend it in first.
+
+        A branch needs no ramps: there one that pays incubates while it can be kept after a decision of its gate.
+        """
+        incubates, pays = seed.stage in INCUBATING, self.pays(slot, seed)
+        if self.left >= (2 * self.settings.speed if incubates else self.settings.speed + 1):
+            return True
+        looks = self.observation.step - self.life(slot, seed).since + 1
+        is_decided = not incubates or _is_shown(seed, pays)
+        decision = looks if is_decided else next((look for look in GATE_DECISIONS if look > looks), math.inf)
+        needed = decision - looks + (STEPS_AFTER_RAMP if incubates else 0)
+        return self.branched and pays > 0 and self.left >= needed
+
 
 def fossilise(scene: Scene) -> Action | None:
     """Fossilise the holding seed that pays best, if one is shown to pay, or pays by forecast where gates are off."""
@@ -127,12 +136,10 @@ def prune(scene: Scene) -> Action | None:
     """
     if any(seed.stage is Stage.DRAINING for _, seed in scene.acting):
         return None
-    hurry = scene.left <= scene.settings.speed
     late = [
         (-scene.pays(slot, seed), Action(Op.PRUNE, slot.name, seed.blueprint, speed=scene.settings.speed))
         for slot, seed in scene.acting
-        if seed.stage is Stage.HOLDING
-        and (hurry or _held(scene, slot, seed) >= scene.settings.patience or scene.may_pay(slot, seed) <= 0)
+        if seed.stage is Stage.HOLDING and _is_hopeless(scene, slot, seed)
     ]
     return _best((loss, action) for loss, action in late if scene.mask.allows(action))
 
@@ -145,7 +152,7 @@ def advance_or_prune(scene: Scene) -> Action | None:
     """
     if scene.acting or min(scene.ages, default=0) < scene.preview:
         return None
-    if scene.is_time_to_blend and (best := _advance(scene)) is not None:
+    if (best := _advance(scene)) is not None:
         return best
     prunes = (
         Action(Op.PRUNE, slot.name, seed.blueprint) for slot, seed in scene.previewed if _is_hopeless(scene, slot, seed)
@@ -204,7 +211,7 @@ def _advance(scene: Scene) -> Action | None:
     judged = [
         (scene.forecast.surplus(seed), slot, seed, Action(Op.ADVANCE, slot.name, seed.blueprint))
         for slot, seed in scene.previewed
-        if _is_shown(seed, scene.pays(slot, seed))
+        if scene.has_time(slot, seed) and _is_shown(seed, scene.pays(slot, seed))
     ]
     able = [candidate for candidate in judged if candidate[0] > 0 and scene.mask.allows(candidate[-1])]
     if not able:
@@ -232,22 +239,19 @@ def _outdoes_others(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
 
 
 def _is_hopeless(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
-    """Return whether a seed will not be blended in: it surely does not pay, or there is no more time for it.
+    """Return whether a seed will not be blended in, or kept: it surely does not pay, or there is no more time for it.
 
     One that seems to pay, by the lower bound of its forecast, gets more time than one that only may. Once all is spent,
     one that does not pay on average gets none.
     """
-    if not scene.is_time_to_blend or scene.may_pay(slot, seed) <= 0:
+    if not scene.has_time(slot, seed) or scene.may_pay(slot, seed) <= 0:
         return True
+    if seed.stage is Stage.HOLDING:
+        return scene.observation.step - scene.life(slot, seed).since >= scene.settings.patience
     seems_to_pay = scene.pays(slot, seed) > 0
     extended = 2 * scene.settings.preview if not seems_to_pay else scene.settings.preview + scene.settings.patience
     age = math.inf if seed.age is None else seed.age
     return age >= extended or (scene.is_spent and scene.life(slot, seed).mean <= 0)
-
-
-def _held(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> int:
-    """Return for how many steps a seed has been holding."""
-    return scene.observation.step - scene.life(slot, seed).since
 
 
 def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
@@ -313,14 +317,14 @@ class Heuristic:
         """Return the action of the first rule that applies, else WAIT."""
         forecast = self.forecast.at(seen)
         memory.look(seen, forecast, self.space, branched=self.branched)
-        scene = Scene(seen, mask, memory, forecast, self.settings, self.space)
+        scene = Scene(seen, mask, memory, forecast, self.settings, self.space, self.branched)
         action = next((action for rule in RULES if (action := rule(scene)) is not None), WAIT)
-        if action.op is Op.GERMINATE:
-            assert action.slot is not None
-            assert action.blueprint is not None
-            memory.germinated(action.slot, action.blueprint, seen.step)
+        slot, blueprint = action.slot or "", action.blueprint or ""
+        if action.op is Op.GERMINATE:  # if the seed is missing at the next look, it could not be built
+            memory.lives.setdefault(slot, {})[blueprint] = Life(Stage.GERMINATED, seen.step)
         elif action.op is Op.PRUNE:
-            memory.lives[action.slot or ""][action.blueprint or ""].pruned = True
+            life = memory.lives[slot][blueprint]
+            life.pruned, life.late = True, scene.left < 2 * self.settings.speed and life.upper > 0
         return action
 
     def unfinished(self) -> list[tuple[str, ...]]:
@@ -336,13 +340,14 @@ class Heuristic:
         if any(memory.lives.values()) or (untried and not memory.has_spent(self.settings.share, steps)):
             return ""
         more = " more" if any(memory.heights.values()) else ""
-        unjudged = memory.count_unjudged()
+        unjudged, late = memory.count(memory.unjudged), memory.count(memory.late)
         pays = f"nothing{more} is shown to pay" if unjudged else f"nothing{more} pays"
+        ran_out = f"{plural(late, 'candidate')} ran out of steps and may pay with more" if late else ""
         doubt = f", but {plural(unjudged, 'candidate')} failed or could not be judged" if unjudged else ""
         if not untried:
-            return f"{pays}: all candidates were tried{doubt}"
-        left = plural(len(untried), "candidate")
-        return f"{pays} so far, and previews have cost their share of the training: {left} not tried{doubt}"
+            return f"{ran_out or pays}: all candidates were tried{doubt}"
+        so_far, left = ran_out or f"{pays} so far", plural(len(untried), "candidate")
+        return f"{so_far}, and previews have cost their share of the training: {left} not tried{doubt}"
 
     def for_loop(self, steps: int) -> Heuristic:
         """Return the policy for an own loop of so many steps, whose seeds act on branches until they are kept.

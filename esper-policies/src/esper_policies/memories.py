@@ -25,7 +25,7 @@ class Life:
 
     lower, mean, upper: the mean of the last third of these gains beyond its price, as forecast, with its bounds.
     hopes: the upper bounds of single looks, as many of the latest as decide on a seed that acts. judged: whether its
-    gate, if it has one, has decided. pruned: whether the policy took it out.
+    gate, if it has one, has decided. pruned: whether the policy took it out. late: whether it did so for want of time.
     """
 
     stage: Stage
@@ -37,6 +37,7 @@ class Life:
     hopes: list[float] = field(default_factory=list)
     judged: bool = False
     pruned: bool = False
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -45,8 +46,8 @@ class Memory:
 
     lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, fossils of
     the whole network and blueprint of each failed trial, which is not repeated until the network has grown. unjudged:
-    those of them in which the seed was lost, or no gate could decide. spent: what the steps cost in which seeds
-    incubated that were not kept, as a multiple of a step of the host.
+    those of them in which the seed was lost, or no gate could decide. late: those for which no time was left. spent:
+    what the steps cost in which seeds incubated that were not kept, as a multiple of a step of the host.
     """
 
     lives: dict[str, dict[str, Life]] = field(default_factory=dict)
@@ -54,11 +55,8 @@ class Memory:
     # A list, not a set: sets of text have another order in each process, and equal runs write equal checkpoints.
     refused: list[tuple[str, int, str]] = field(default_factory=list)
     unjudged: list[tuple[str, int, str]] = field(default_factory=list)
+    late: list[tuple[str, int, str]] = field(default_factory=list)
     spent: float = 0.0
-
-    def germinated(self, slot: str, blueprint: str, step: int) -> None:
-        """Record a germination. If the seed is missing at the next look, it could not be built."""
-        self.lives.setdefault(slot, {})[blueprint] = Life(Stage.GERMINATED, step)
 
     def look(self, seen: Observation, forecast: Forecast, space: ActionSpace, *, branched: bool) -> None:
         """Update the memory with what was seen after a step; ``branched``: only seeds that are kept act on the host."""
@@ -101,9 +99,9 @@ class Memory:
         places = [(slot, blueprint) for slot, names in space.blueprints.items() for blueprint in names]
         return [place for place in places if place not in refused]
 
-    def count_unjudged(self) -> int:
-        """Return of how many seeds that failed in the network as it is now nothing is known."""
-        return sum(fossils == self._fossils for _, fossils, _ in self.unjudged)
+    def count(self, trials: list[tuple[str, int, str]]) -> int:
+        """Return how many of these trials were in the network as it is now."""
+        return sum(fossils == self._fossils for _, fossils, _ in trials)
 
     @property
     def _fossils(self) -> int:
@@ -139,7 +137,9 @@ class Memory:
                 self.spent = 0.0  # what was spent has shown nothing yet
             if not (kept or undone or (outdone and (life.lower > 0 or not life.gains))):
                 self.refused.append((slot.name, self._fossils, blueprint))
-                if not (outdone or (life.pruned and life.judged)):
+                if life.late:
+                    self.late.append(self.refused[-1])
+                elif not (outdone or (life.pruned and life.judged)):
                     self.unjudged.append(self.refused[-1])
 
 

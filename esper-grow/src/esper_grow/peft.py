@@ -130,7 +130,8 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
         tensors |= {name + _LENGTHS: lora.lengths for name, lora in weights.items() if lora.lengths is not None}
     elif kinds == {Ia3}:
         config |= {"peft_type": "IA3", "feedforward_modules": []}
-        tensors = {f"{names[at]}.ia3_l": _factors(seeds) for at, seeds in grown.items()}
+        changes = {at: cast("Ia3", seed.block).change for at, (seed,) in grown.items()}
+        tensors = {f"{names[at]}.ia3_l": 1.0 + change.unsqueeze(1) for at, change in changes.items()}
     else:
         listed = ", ".join(f"{seed.blueprint} in {slots[at].name}" for at, seeds in grown.items() for seed in seeds)
         _refuse(f"a folder of PEFT holds adapters of one kind, and the model has {listed}")
@@ -270,12 +271,6 @@ def _joined(slot: str, fossils: Sequence[Seed], layer: nn.Module) -> _LoraWeight
     down = torch.cat([block.down.weight for block in blocks])
     up = torch.cat([block.up.weight * (block.scale / first.scale) for block in blocks], dim=1)
     return _LoraWeights(down, up, first.scale * len(down), rslora=False, dropout=dropouts[0])
-
-
-def _factors(fossils: Sequence[Seed]) -> Tensor:
-    """Return the factors of an IA³, as PEFT keeps them for a layer whose outputs are scaled."""
-    (seed,) = fossils
-    return 1.0 + cast("Ia3", seed.block).change.unsqueeze(1)
 
 
 def _lora_config(model: nn.Module, weights: Mapping[str, _LoraWeights]) -> dict[str, Any]:

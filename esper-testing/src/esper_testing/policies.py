@@ -37,14 +37,14 @@ from esper_core.leyline import (
     Trajectory,
     Turn,
 )
-from esper_core.leyline.lifecycle import INCUBATING, may
+from esper_core.leyline.lifecycle import INCUBATING, Stage, may
 from esper_core.trainer import Arm
 from esper_testing.checks import applies_if, demand, demand_no_error, require
 from esper_testing.reward_episodes import random_signals, random_slot
 from esper_testing.sites import seeded, through_safetensors
 
 if TYPE_CHECKING:
-    from esper_core.leyline import Policy, SeedSignals, SlotSignals
+    from esper_core.leyline import Policy, SlotSignals
 
 
 Maker = Callable[..., Any]
@@ -102,7 +102,8 @@ def _scene(space: ActionSpace, draw: random.Random, step: int, stranger: bool) -
     slots = tuple(_with_blueprints(random_slot(draw, name), space, draw, stranger) for name in space.slots)
     signals = replace(random_signals(draw, METRIC, step), slots=slots)
     fitting = {slot.name: _fitting(slot, space, draw) for slot in slots}
-    seeds = {slot.name: {seed.blueprint: _possible(seed) for seed in slot.seeds} for slot in slots if slot.seeds}
+    possible = {stage: frozenset(op for op, event in EVENTS.items() if may(stage, event)) for stage in Stage}
+    seeds = {slot.name: {seed.blueprint: possible[seed.stage] for seed in slot.seeds} for slot in slots if slot.seeds}
     ops = {
         name: frozenset({Op.GERMINATE} if blueprints else ()).union(*seeds.get(name, {}).values())
         for name, blueprints in fitting.items()
@@ -126,10 +127,6 @@ def _fitting(slot: SlotSignals, space: ActionSpace, draw: random.Random) -> tupl
     if slot.state is not SlotState.FREE:
         return ()
     return tuple(id_ for id_ in space.blueprints[slot.name] if draw.random() < 0.7)
-
-
-def _possible(seed: SeedSignals) -> frozenset[Op]:
-    return frozenset(op for op, event in EVENTS.items() if may(seed.stage, event))
 
 
 def _side_by_side(episodes: Sequence[Sequence[Scene]]) -> list[Shown]:

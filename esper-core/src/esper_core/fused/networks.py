@@ -39,6 +39,9 @@ OF_SEEDS = ("blueprint", "version", "blend", "identity", "adapts", "alpha", "act
 REGISTERED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """Attributes in which torch keeps what is looked at by itself."""
 
+GRADIENT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes in which a tensor keeps hooks on its gradient: no copy of it has them, so that no trial shows them."""
+
 CONSTANT = (
     *(int, float, complex, str, bytes, type, NoneType, range, Enum, PurePath, CodeType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, ModuleType, Logger, nn.Module),
@@ -74,7 +77,7 @@ def signature_of(model: nn.Module) -> Hashable:
             number = numbers.setdefault(id(tensor), len(numbers))
             if type(tensor) not in (Tensor, nn.Parameter):
                 refuse(f'"{name}" is not a tensor of torch\'s own class')
-            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:  # a copy has none, so no trial shows them
+            if any(getattr(tensor, hooks) for hooks in GRADIENT_HOOKS):
                 refuse(f'hook on the gradient of "{name}"')
             if not tensor.is_contiguous():
                 refuse(f'"{name}" is laid out for images, or in another unusual way')
@@ -94,9 +97,7 @@ def attributes_of(path: str, module: nn.Module) -> Hashable:
         if module.reads_layer:
             refuse(f"{module.title} reads the weights of its layer")
         return tuple(frozen(path, getattr(module, name)) for name in (*OF_SEEDS, "training"))
-    attributes = dict(vars(module))
-    for name in REGISTERED:
-        attributes.pop(name, None)
+    attributes = {name: value for name, value in vars(module).items() if name not in REGISTERED}
     for name in [
         name for name in attributes if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called"))
     ]:

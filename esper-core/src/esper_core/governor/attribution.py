@@ -83,8 +83,8 @@ class MutationWatch:
             for mutation in self._mutations
         ]
         # A prune changes the host as well, but there is no seed left to blame.
-        reached = [suspect for suspect in suspects if suspect.blamed or suspect.mutation.op is Op.PRUNE]
-        return next(reversed(reached), None)
+        reached = (suspect for suspect in reversed(suspects) if suspect.blamed or suspect.mutation.op is Op.PRUNE)
+        return next(reached, None)
 
     @property
     def host_changed(self) -> bool:

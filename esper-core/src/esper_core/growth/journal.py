@@ -185,7 +185,10 @@ class Network:
                 raise GrowthError(Problem("E331", message, hint=remedy))
             return _adapter().validate_json(json.dumps(record), strict=True), extra
         except ValidationError as error:
-            raise cls.invalid(source, _first_mistake(error), hint) from error
+            first = error.errors()[0]
+            path, value = ".".join(map(str, first["loc"])), first["input"]
+            received = f". Received: {value!r}" if isinstance(value, str | int | float) and path else ""
+            raise cls.invalid(source, f"{path or 'the journal'}: {first['msg']}{received[:80]}", hint) from error
 
     @classmethod
     def in_state(cls, state: Mapping[str, Any]) -> Network | None:
@@ -340,13 +343,6 @@ def resume(seed: Seed, growth: Growth) -> None:
     ramp = growth.ramp
     seed.stage, seed.label, seed.acts = growth.stage, growth.label, growth.acts
     seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done)
-
-
-def _first_mistake(error: ValidationError) -> str:
-    first = error.errors()[0]
-    path, value = ".".join(map(str, first["loc"])), first["input"]
-    received = f". Received: {value!r}" if isinstance(value, str | int | float) and path else ""
-    return f"{path or 'the journal'}: {first['msg']}{received[:80]}"
 
 
 def add_to_state_dict(slot: Slot, state: dict[str, Any], prefix: str, metadata: Any) -> None:

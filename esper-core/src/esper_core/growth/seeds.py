@@ -302,10 +302,11 @@ def inform(
         mean = loss(model)
         ((hidden, inputs),) = tapped
         # ``backward`` would leave gradients in the host's parameters.
-        (gradients,) = torch.autograd.grad(mean, [hidden])
+        (gradients,) = torch.autograd.grad(mean, [hidden], allow_unused=True)
     informed: Any = block
-    with stream, torch.no_grad():
-        informed.inform((inputs if adapts else hidden).detach(), gradients)
+    if gradients is not None:  # as in a reentrant checkpoint, of whose first pass the graph has nothing
+        with stream, torch.no_grad():
+            informed.inform((inputs if adapts else hidden).detach(), gradients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from esper_core.leyline import specs
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, one_line
 from esper_core.plugins.isolation import (
-    LOCAL_FILE,
     Label,
     attempt,
     attributed_to,
@@ -211,11 +210,6 @@ class PluginRecord(Packaged):
     def title(self) -> str:
         """How messages name it: ``plugin "extra" (esper-extra 0.2.0)``."""
         return f'plugin "{self.id}" ({self.source})'
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the plugin is a single file of the user's own."""
-        return self.package == LOCAL_FILE
 
 
 class PluginHook:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,15 +28,12 @@ from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from torch import nn
 
     from esper_core.growth import Seed
-
-Factory = Callable[[list["nn.Parameter"]], torch.optim.Optimizer]
-"""Builds the optimizer of a host from its parameters."""
 
 Group = dict[str, Any]
 """A group of parameters of an optimizer, with its settings."""

@@ -140,6 +140,9 @@ class Gardener:
         TypeError: There is no such option.
     """
 
+    best_loss: float
+    """``best_loss`` of the latest ``tend``; before the first one, the model's validation loss at the start."""
+
     final_losses: tuple[float, float] | None = None
     """Validation losses after ``close``: with the average of the weights, which the model has if ``growth`` says
     ``final_weights: average``, and with those of the last batch."""
@@ -198,7 +201,7 @@ class Gardener:
             self._environment.seed_set = seed_set_of(options, network, data, self._autocast, varieties, growth)
             self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
             self._prospects.warn_at_start(network.evaluation.losses, self._environment.seed_set)
-            self._best_loss = float(network.evaluation.losses.mean())
+            self.best_loss = float(network.evaluation.losses.mean())
             plain = plain_settings(self, space, growth, governor, seed)
             self._record = self._new_record(options, space, plain, plugins)
             self._stepper = self._new_stepper(plugins)
@@ -214,11 +217,6 @@ class Gardener:
     def together(self) -> str | None:
         """What grows together, at which price, and which gains of it can be shown; None if nothing does."""
         return None if self._environment.seed_set is None else self._environment.seed_set.prospect
-
-    @property
-    def best_loss(self) -> float:
-        """``best_loss`` of the latest ``tend``; before the first one, the model's validation loss at the start."""
-        return self._best_loss
 
     @property
     def steps_since_tend(self) -> int:
@@ -276,7 +274,7 @@ class Gardener:
         tended = self._recorder.take(result.step, self.steps, result.signals[0], look, concluded)
         self._environment.warn_of_surplus()
         self._prospects.warn_again(tended.signals)
-        self._best_loss = tended.best_loss
+        self.best_loss = tended.best_loss
         changes = tended.moved
         moved = [f"{change.blueprint} was {_MOVING[change.now]}" for change in changes if change.now in _MOVING]
         self._stale.check(moved, [change.blueprint for change in changes if change.now is Stage.FOSSILISED])

@@ -155,11 +155,6 @@ def warn_at_exit(gardener: Any, is_open: Callable[[Any], bool]) -> None:
     atexit.register(warn)
 
 
-def _drawn(branch: Any) -> list[list[int]]:
-    """Return the state of the random numbers of a branch, which changes as they are drawn."""
-    return [state.tolist() for state in branch.stream.state_dict() if state is not None]
-
-
 class LoopEnvironment:
     """One network that a user's loop trains. Its attributes are those of ``trainer.event_records.AnyEnvironment``.
 
@@ -216,22 +211,24 @@ class LoopEnvironment:
         incubating = self.network.garden.incubating
         newborn = [incubating[number] for number in incubating.keys() - self.compared if not incubating[number].is_set]
         self.compared |= incubating.keys()
-        before = [(self._distance_of(branch), _drawn(branch)) for branch in newborn]
+        before = [self._look_at(branch) for branch in newborn]
         self.network.incubate(parts)
         for branch, (step, drawn) in zip(newborn, before, strict=True):
-            apart, most = self._distance_of(branch), MOST_APART[self._autocast.dtype is not None] * step
-            if apart > most and _drawn(branch) == drawn and not self._warned_apart:
+            apart, now = self._look_at(branch)
+            most = MOST_APART[self._autocast.dtype is not None] * step
+            if apart > most and now == drawn and not self._warned_apart:
                 self._warned_apart = True
                 share = f"{apart / step:.1%} of a step" if step else "a step"
                 message = f"a branch trains otherwise than the loop: after one batch it is {share} from the model"
                 hint = "Gates take that for a gain of seeds. Pass the loss and the batches that the loop trains on."
                 log.warning("%s", Problem("E376", message, hint=hint))
 
-    def _distance_of(self, branch: Any) -> float:
-        """Return how far the branch's parameters are from the model's."""
+    def _look_at(self, branch: Any) -> tuple[float, list[list[int]]]:
+        """Return how far a branch's parameters are from the model's, and the state of its random numbers."""
         tensors = branch.tensors()
-        pairs = ((member, tensors.get(id(member))) for member in self.network.model.parameters())
-        return math.hypot(*(float(torch.dist(member.detach(), other)) for member, other in pairs if other is not None))
+        pairs = [(member, tensors.get(id(member))) for member in self.network.model.parameters()]
+        distances = [float(torch.dist(member.detach(), other)) for member, other in pairs if other is not None]
+        return math.hypot(*distances), [state.tolist() for state in branch.stream.state_dict() if state is not None]
 
     def _latest_loss(self) -> Tensor:
         """Return the mean loss on the latest batch."""

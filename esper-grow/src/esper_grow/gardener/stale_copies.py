@@ -19,7 +19,7 @@ from esper_core.growth import Host
 from esper_core.leyline.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from esper_grow.gardener.checks import ModelForm
 
@@ -50,7 +50,10 @@ class StaleCopies:
         self._watched = []
         if not changed:
             return
-        shapes = _shapes_of(self._form.of_host) if kept else {}
+        # The shapes of all parameters of the host, and of those that are trained, by their number.
+        host = [*self._form.of_host.values()] if kept else []
+        trained = [parameter for parameter in host if parameter.requires_grad]
+        shapes = {len(group): [parameter.shape for parameter in group] for group in (host, trained) if group}
         # One pass in one expression, which leaves a hundredth of some hundred thousand objects.
         objects = [
             candidate
@@ -97,12 +100,6 @@ class StaleCopies:
     def _log(self, message: str) -> None:
         hint = "Make it anew from the model whenever  tended.kept  is not empty."
         log.warning("%s", Problem("E349", message, hint=hint))
-
-
-def _shapes_of(host: Mapping[str, nn.Parameter]) -> dict[int, list[torch.Size]]:
-    """Return the shapes of all parameters of the host, and of those that are trained, by their number."""
-    trained = [parameter for parameter in host.values() if parameter.requires_grad]
-    return {len(group): [parameter.shape for parameter in group] for group in ([*host.values()], trained) if group}
 
 
 def _start_of(tensor: Tensor) -> Tensor:
@@ -159,7 +156,9 @@ def _warn_of_averages(model: nn.Module, changed: str, objects: Iterable[Any]) ->
     """
     model_names = [name for name, _ in model.named_parameters()]
     host = Host(model).parameters().keys()
-    kept = set(kept_parameters(model))
+    fossils = [seed for slot in Host(model).slots.each() for seed in slot.fossils]
+    of_fossils = {id(parameter) for seed in fossils for parameter in seed.parameters()}
+    kept = {name for name, parameter in model.named_parameters() if id(parameter) in of_fossils}
     for average in [candidate for candidate in objects if _is_average(candidate)]:
         names = [name for name, _ in average.get_submodule("module").named_parameters()]
         kind = type(average).__name__
@@ -176,13 +175,6 @@ def _warn_of_averages(model: nn.Module, changed: str, objects: Iterable[Any]) ->
         else:
             continue
         log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {defect}", hint=hint))
-
-
-def kept_parameters(model: nn.Module) -> Iterator[str]:
-    """Yield the names of the parameters of fossils."""
-    fossils = [seed for slot in Host(model).slots.each() for seed in slot.fossils]
-    kept = {id(parameter) for seed in fossils for parameter in seed.parameters()}
-    yield from (name for name, parameter in model.named_parameters() if id(parameter) in kept)
 
 
 def _is_average(candidate: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +90,11 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
         seeds, unit = _read_seeds(record)
         _show_seeds(seeds, unit, (record.summary or {}).get("warnings") or (), as_json=as_json)
         return
-    grown = {arm: _average(episodes) for arm, episodes in read_growth(record).items()}
+    # How often each blueprint grew in an episode, on average, the most frequent first.
+    grown = {
+        arm: {name: count / len(episodes) for name, count in Counter(chain(*episodes)).most_common()}
+        for arm, episodes in read_growth(record).items()
+    }
     if as_json:
         parts = {"path": record.shown_path, "status": record.status, "manifest": record.manifest}
         print_json(parts | {"summary": record.summary, "grown": grown})
@@ -258,9 +263,3 @@ def _show_facts(run: Run) -> None:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _average(episodes: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return how often each blueprint grew in an episode, on average, the most frequent first."""
-    counts = Counter(name for grown in episodes for name in grown)
-    return {name: count / len(episodes) for name, count in counts.most_common()}

@@ -1,19 +1,15 @@
-"""P5 to P10: what commands, runs, rounds and updates of a policy take."""
+"""P5 and P7 to P10: what commands, runs and rounds take."""
 
 import json
 import multiprocessing
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from benchmarks.perf.figures import Figure
 from benchmarks.perf.memory import memory_after
@@ -42,47 +38,6 @@ def test_decision_step_without_training_and_evaluation(benchmark, record, quick)
     together = statistics.median(sum(timing[region] for region in PER_ENVIRONMENT) for timing in timings)
     milliseconds = 1e3 * together / (environments * steps)
     record(Figure("P5", "decision step without training and evaluation, per environment", milliseconds, "ms", 2.0))
-
-
-@pytest.mark.usefixtures("in_process")
-def test_update_of_a_learned_policy(benchmark, record, quick):
-    from esper_core.leyline import RewardBreakdown, Rollout, Trajectory, Turn
-    from esper_policies.ppo.policy import Ppo
-    from esper_testing.policies import episode, space_of
-
-    environments, steps, rounds = 8, 4 if quick else 40, 1 if quick else 5
-    space = space_of(2)
-    policy, draw, rollouts = Ppo(space), random.Random(0), []
-
-    def observations(seed):
-        drawn = []
-        while len(drawn) < steps:
-            drawn += episode(space, seed + len(drawn))
-        seen = [replace(scene.observation, step=step, steps=steps) for step, scene in enumerate(drawn[:steps])]
-        return [replace(scene, observation=observation) for scene, observation in zip(drawn, seen, strict=False)]
-
-    def play():
-        """Collect a rollout in random states with random rewards; pytest-benchmark does not time this."""
-        scenes = [observations(1000 * len(rollouts) + 100 * place) for place in range(environments)]
-        turns = [[] for _ in scenes]
-        for now in zip(*scenes, strict=True):
-            actions = policy.act([scene.observation for scene in now], [scene.mask for scene in now])
-            for environment_turns, scene, action in zip(turns, now, actions, strict=True):
-                reward = RewardBreakdown({"drawn": draw.gauss(0.0, 1.0)})
-                environment_turns.append(Turn(scene.observation, scene.mask, action, reward))
-        trajectories = tuple(Trajectory(tuple(environment_turns)) for environment_turns in turns)
-        rollouts.append(Rollout("ppo", len(rollouts), trajectories))
-        return (rollouts[-1],), {}
-
-    times = []
-
-    def update(rollout):
-        begin = time.perf_counter()
-        policy.update(rollout)
-        times.append(time.perf_counter() - begin)
-
-    benchmark.pedantic(update, setup=play, rounds=rounds)
-    record(Figure("P6", "update of `ppo` with 8 environments of 40 steps", statistics.median(times), "s", 1.0))
 
 
 def test_start_of_commands_that_only_list(compare, record):

@@ -13,8 +13,8 @@ from torch.optim.swa_utils import SWALR
 from torch.utils.checkpoint import checkpoint
 
 from esper_core import SlotPlace
-from tests.support.core_worlds import Net, NoisyHost, per_example
-from tests.support.loops import adam, by_kind, make_loop
+from tests.support.core_worlds import Net, NoisyHost, SmoothHost, per_example
+from tests.support.loops import adam, by_kind, life, make_loop
 
 
 class Nested(torch.optim.Optimizer):
@@ -149,6 +149,17 @@ def checkpointed() -> nn.Module:
     host = NoisyHost()
     rest = nn.Sequential(host.drop, host.hidden, host.head)
     return Net(lambda net, x: net.rest(checkpoint(net.first, x, use_reentrant=False)), first=host.stem, rest=rest)
+
+
+def test_a_seed_is_born_within_a_reentrant_checkpoint_though_no_gradient_passes_its_slot_at_birth():
+    def host() -> nn.Module:
+        stem, head = SmoothHost().children()
+        return Net(
+            lambda net, x: net.head(checkpoint(net.stem, x.requires_grad_(), use_reentrant=True)), stem=stem, head=head
+        )
+
+    grown = make_loop(host=host).tended(life("stem", "blueprints/conv_light"), blueprints=["conv_light"])
+    assert [report.lost for report in grown.epochs(3)] == [()] * 3
 
 
 def mixing(table: Tensor) -> nn.Module:

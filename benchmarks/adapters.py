@@ -382,7 +382,8 @@ def set_beside_peft(seeds: Sequence[int]) -> list[Figure]:
 def live_mib() -> float:
     """Return the memory of all tensors in MiB."""
     gc.collect()
-    tensors: list[Any] = [tracked for tracked in gc.get_objects() if issubclass(type(tracked), Tensor)]
+    # Of torch's own classes: what a compiler left behind has no storage.
+    tensors: list[Any] = [tracked for tracked in gc.get_objects() if type(tracked) in (Tensor, nn.Parameter)]
     # A gradient has no Python object until it is asked for.
     tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
     sizes: dict[int, int] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from esper_watch.plan_view import layers_of, plan_html, plan_page
+from esper_watch.probe_view import layers_of, plan_html, plan_page
 
 
 def place(slot: str, alone: float | None, order: int | None = None) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return planned(SLOT, blueprint="mlp", **more)
 
     kind = transformers.BertForSequenceClassification
-    return SimpleNamespace(fit=fit, resume=resume, plan=plan, kind=kind, config=config, library=transformers)
+    here = {"callback": Grow, "library": transformers}
+    return SimpleNamespace(fit=fit, resume=resume, plan=plan, kind=kind, config=config, **here)
 
 
 def host_of(run: Any) -> dict[str, Any]:
@@ -138,6 +139,20 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     assert [change.now.value for tended in grown.grow.tended for change in tended.changes]
     assert grown.grow.tended[-1].signals.parameters > sum(parameter.numel() for parameter in plain.model.parameters())
     assert same(host_of(grown), expected)
+
+
+def test_branches_of_a_causal_model_divide_losses_as_the_trainer_does(world, tmp_path, caplog):
+    """By the labels of all micro-batches of a step; a branch that does otherwise is reported (E376)."""
+    library, rows_of_text = world.library, [{**row, "labels": row["input_ids"]} for row in rows(32, 1)]
+    sizes = {"vocab_size": 30, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    config = library.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
+    arguments = library.TrainingArguments(str(tmp_path), num_train_epochs=2, save_strategy="no", **batches, **QUIET)
+    grow = world.callback(["transformer.h.0.mlp"], eval_dataset=rows_of_text, blueprints=["mlp"])
+    model = library.GPT2LMHeadModel(config)
+    library.Trainer(model, arguments, train_dataset=rows_of_text, callbacks=[grow]).train()
+    assert grow.gardener.best_loss > 1.0, "the mean over a batch, and not its part of a step"
+    assert "E376" not in caplog.text
 
 
 @pytest.mark.parametrize("step", [2, 4, 9, 18, 22])
@@ -246,7 +261,7 @@ def test_an_encoder_is_saved_and_loaded_with_what_grew_with_and_without_its_head
 def test_the_best_adapters_are_loaded_with_what_had_grown_beside_them(world, tmp_path, caplog):
     slot = f"base_model.model.{SLOT}"
     grow = {**planned(slot, blueprint="mlp", keep=4), "slots": [slot]}
-    run = world.fit(6, grow, folder=tmp_path / "run", adapters=True, **WORST)
+    run = world.fit(6, grow, folder=tmp_path / "run", adapters=True, learning_rate=5e-4, **WORST)
     losses = [figures["eval_loss"] for figures in run.trainer.state.log_history if "eval_loss" in figures]
     assert run.trainer.evaluate()["eval_loss"] == max(losses) != losses[-1]
     assert slots_of(run.model).named(slot).nursery == ()

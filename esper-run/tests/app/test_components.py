@@ -120,6 +120,7 @@ def late(shape):
 
 number = 7
 once, act, generator, whole = layer(8, 8), nn.ReLU(), torch.Generator(), cache(Ladder)
+zero = nn.Buffer(torch.zeros(3))
 
 
 def changed(shape, *, by):
@@ -178,7 +179,7 @@ def test_host_of_the_current_folder_can_be_run_twice(folder):
 
 
 def test_networks_share_at_most_frozen_weights_and_layers_without_weights_or_slots(folder):
-    frozen = CHANGED % "net.stem.append(act); net.extra = once.requires_grad_(False).weight"
+    frozen = CHANGED % "net.stem.append(act); net.extra = once.requires_grad_(False).weight; net.stem.zero = zero"
     assert prepare(Path("run.yaml"), [frozen])
     assert "returned the same stem.2 twice" in refusal(frozen, "slots.stem.at=stem.2")
 

@@ -8,8 +8,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates
     growth              its networks step by step as pictures, and what gates saw
     sections, headline  what a section is made from, and the one that says what a run found
-    probe_view          what a probe shows in a notebook, and its page
-    plan_view           the same of a plan of adapters: the layers, coloured by what an adapter brings there
+    probe_view          what a probe, or a plan of adapters, shows in a notebook, and its page
     comparison          ``esper compare``: several runs, paired and tested
     comparison_view     its table and its words
     pages, formats      jinja2 templates, and how numbers and names are written in all views

@@ -267,7 +267,8 @@ def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -
         if differences := list(_differences(_code(first), _code(other))):
             yield f"{pair} ran different code: {', '.join(map(_in_words, differences))}"
         before, now = first.manifest.get("data", {}), other.manifest.get("data", {})
-        if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
+        alike = [name for name in before if name in now and len(now[name]) == len(before[name])]  # or both of a sample
+        if changed := [name for name in alike if now[name] != before[name]]:
             yield f"{pair} have different data ({', '.join(changed)}): differences may be due to it, not to the arms"
 
 

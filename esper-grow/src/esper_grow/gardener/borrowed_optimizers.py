@@ -58,9 +58,10 @@ def optimizers_of(optimizer: Any, parameters: Sequence[nn.Parameter]) -> tuple[t
             hint = "Pass a torch.optim.Optimizer, several in a list, or a function from parameters to an optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
         OwnedParameters.refuse_closure(candidate)
-        inner = next(
-            (name for name, value in vars(candidate).items() if isinstance(value, torch.optim.Optimizer)), None
-        )
+        held = [(name, value) for name, value in vars(candidate).items() if name not in _OF_THE_OBJECT]
+        held += [(name, part) for name, value in held if isinstance(value, list | tuple) for part in value]
+        held += [(name, part) for name, value in held if isinstance(value, dict) for part in value.values()]
+        inner = next((name for name, value in held if isinstance(value, torch.optim.Optimizer)), None)
         if inner is not None:
             message = f"{type(candidate).__name__} steps another optimizer, which branches would step as well"
             raise GrowthError(Problem("E340", message, hint=f"Pass that one:  Gardener(model, optimizer.{inner}, …)"))
@@ -163,6 +164,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def remember_step(self, lender: torch.optim.Optimizer, *_: Any) -> None:
         """Remember the settings with which the loop steps, as a schedule may change them before branches do; a hook."""
+        self._latest.pop(id(lender), None)  # without seeds the loop may replace its groups
         if self.seeds:
             self._latest[id(lender)] = _latest_groups(lender, {})
 
@@ -430,7 +432,7 @@ def _joined(owners: Sequence[OwnedBySeed]) -> Iterator[list[OwnedBySeed]]:
 
 def _latest_groups(lender: torch.optim.Optimizer, latest: Mapping[int, list[Group]]) -> list[Group]:
     """Return the groups of an optimizer as they were in its latest step; tensors, in which some count, are copied."""
-    stepped = latest.get(id(lender), [])
+    stepped = latest.get(id(lender), [])[: len(lender.param_groups)]
     groups = [*stepped, *lender.param_groups[len(stepped) :]]
     return [
         {name: value.clone() if isinstance(value, Tensor) else value for name, value in group.items()}

@@ -244,7 +244,8 @@ class Gardener:
             seed_set.count(batches)
         if batches and (network.garden.incubating or network.averages.is_final):
             self._form.refuse_other(branched=bool(network.garden.incubating))
-            parts = [partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches]
+            equal = 1 if getattr(batches[0], "adds_up", False) else len(batches)  # a Trainer's are parts of the mean
+            parts = [partial(self._mean_loss, micro_batch, equal) for micro_batch in batches]
             is_compared = network.garden.incubating.keys() <= self._environment.compared
             # Where gradients are clipped, those of a newborn seed change the norm, and so the step of its branch.
             plain = is_compared or self._keeper.clip_norm is not None

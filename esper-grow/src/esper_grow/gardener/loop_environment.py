@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import random
+import sys
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -41,9 +43,9 @@ log = logging.getLogger("esper")
 STEPS_PER_BATCH: Final = 2
 """Steps of one optimizer for each batch that ``step`` gets, on average, above which batches seem to be left out."""
 
-MOST_APART: Final = (0.005, 0.05)
-"""How far a branch may be from the model after its first batch, as a share of the model's step, in float32 and under
-autocast: far above rounding, also where the model is compiled."""
+MOST_APART: Final = {None: 0.025, torch.bfloat16: 0.05}
+"""How far a branch may be from the model after its first batch, as a share of the model's step, by the loop's autocast:
+above rounding, also where the model is compiled. In float16 an optimizer may have skipped the step."""
 
 STEPS_WITHOUT_TEND: Final = 10_000
 """Steps of the optimizer without a call of ``tend`` that are reported."""
@@ -205,30 +207,33 @@ class LoopEnvironment:
     def incubate(self, parts: Sequence[Callable[[nn.Module], Tensor]]) -> None:
         """Train the seeds on a batch; log a warning if a new branch does not train as the loop does (E376).
 
-        A newborn seed changes no output, so its branch has to take the step that the model has just taken. Nothing is
-        said of sets, which begin after that step, nor where layers draw random numbers.
+        A newborn seed changes no output, so its branch has to take the step that the model has just taken, in all that
+        the loop has moved. Nothing is said of sets, which begin after that step, nor where random numbers are drawn.
         """
         incubating = self.network.garden.incubating
         newborn = [incubating[number] for number in incubating.keys() - self.compared if not incubating[number].is_set]
         self.compared |= incubating.keys()
         before = [self._look_at(branch) for branch in newborn]
         self.network.incubate(parts)
-        for branch, (step, drawn) in zip(newborn, before, strict=True):
-            apart, now = self._look_at(branch)
-            most = MOST_APART[self._autocast.dtype is not None] * step
+        for branch, (steps, drawn) in zip(newborn, before, strict=True):
+            distances, now = self._look_at(branch)
+            apart = math.hypot(*(distance for distance, step in zip(distances, steps, strict=True) if step))
+            most = MOST_APART.get(self._autocast.dtype, math.inf) * math.hypot(*steps)
             if apart > most and now == drawn and not self._warned_apart:
                 self._warned_apart = True
-                share = f"{apart / step:.1%} of a step" if step else "a step"
+                share = f"{apart / math.hypot(*steps):.1%} of a step"
                 message = f"a branch trains otherwise than the loop: after one batch it is {share} from the model"
                 hint = "Gates take that for a gain of seeds. Pass the loss and the batches that the loop trains on."
                 log.warning("%s", Problem("E376", message, hint=hint))
 
-    def _look_at(self, branch: Any) -> tuple[float, list[list[int]]]:
-        """Return how far a branch's parameters are from the model's, and the state of its random numbers."""
+    def _look_at(self, branch: Any) -> tuple[list[float], list[Any]]:
+        """Return how far each of a branch's parameters is from the model's, and the states of random numbers."""
         tensors = branch.tensors()
         pairs = [(member, tensors.get(id(member))) for member in self.network.model.parameters()]
         distances = [float(torch.dist(member.detach(), other)) for member, other in pairs if other is not None]
-        return math.hypot(*distances), [state.tolist() for state in branch.stream.state_dict() if state is not None]
+        drawn = [state.tolist() for state in branch.stream.state_dict() if state is not None]
+        numpy = sys.modules.get("numpy")
+        return distances, [*drawn, random.getstate(), numpy and numpy.random.get_state()[1].tolist()]
 
     def _latest_loss(self) -> Tensor:
         """Return the mean loss on the latest batch."""

@@ -54,6 +54,7 @@ class StaleCopies:
         host = [*self._form.of_host.values()] if kept else []
         trained = [parameter for parameter in host if parameter.requires_grad]
         shapes = {len(group): [parameter.shape for parameter in group] for group in (host, trained) if group}
+        del host, trained  # which would be found, too
         # One pass in one expression, which leaves a hundredth of some hundred thousand objects.
         objects = [
             candidate

@@ -8,6 +8,7 @@ A hook on the model's forward sees the batches, so that a Trainer is used as it 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +83,7 @@ class Grow(GrowsModel, TrainerCallback):
         resume_from_checkpoint: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__({"loss": loss, "slots": slots, **settings}, validation, steps, every)
+        super().__init__({"loss": partial(_as_trained, loss), "slots": slots, **settings}, validation, steps, every)
         self._rows = eval_dataset
         self._labels: set[str] = set()
         self._folder = resume_from_checkpoint
@@ -201,7 +202,7 @@ class Grow(GrowsModel, TrainerCallback):
     def _see(self, module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> None:
         """Keep the batch of a training pass; a hook of the model."""
         if module.training and not self._own_pass:
-            self._batches.append({name: value for name, value in batch.items() if name != "num_items_in_batch"})
+            self._batches.append(_Part(batch) if _COUNT in batch else dict(batch))
 
     def _require_gradients(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         """Let outputs of a training pass require gradients where nothing trains yet; a hook of the model.
@@ -239,6 +240,22 @@ class Grow(GrowsModel, TrainerCallback):
             return {}
         saved: dict[str, Any] = read_state(file, device)
         return saved
+
+
+_COUNT: Final = "num_items_in_batch"
+"""Argument of a model by which the Trainer has it divide losses: the labels in all batches of a step."""
+
+
+class _Part(dict[str, Any]):
+    """A batch whose loss is its part of the mean over a step, which the parts add up to."""
+
+    adds_up = True
+
+
+def _as_trained(loss: Callable[[Any, Any], Tensor], model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return losses as the Trainer computes them; in evaluation their mean is that of the batch itself."""
+    alone = not torch.is_grad_enabled() and _COUNT in batch
+    return loss(model, {name: value for name, value in batch.items() if name != _COUNT} if alone else batch)
 
 
 def _leaf(value: Any) -> Any:

@@ -149,9 +149,11 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
 
 def digest_data(recipe: Recipe) -> dict[str, str]:
     """Return the SHA-256 of each split; of a sample if data are streamed, which may be larger than the memory."""
-    is_streamed, splits = recipe.compute.data == "streamed", recipe.data.items()
-    steps = {name: max(1, len(split) // 64) if is_streamed else 1 for name, split in splits}
-    return {name: _digest(split.inputs[:: steps[name]], split.targets[:: steps[name]]) for name, split in splits}
+    is_sample, digests = recipe.compute.data == "streamed", {}
+    for name, split in recipe.data.items():
+        step = max(1, len(split) // 64) if is_sample else 1
+        digests[str(name)] = "sampled " * is_sample + _digest(split.inputs[::step], split.targets[::step])
+    return digests
 
 
 def _digest(*tensors: torch.Tensor) -> str:
@@ -213,15 +215,15 @@ def _graft_prototype(
 def _mismatch(host: nn.Module, second: nn.Module) -> tuple[str, str] | None:
     """Return what two hosts of one RNG seed share, or in what they differ, and a hint; None if they can be twins.
 
-    Frozen parameters may be shared, since nothing changes them; but not their modules, whose mode one network may
-    change while another computes, nor modules with slots, which are their children.
+    Frozen parameters, and constants in buffers, may be shared, since nothing changes them; but not their modules, whose
+    mode one network may change while another computes, nor modules with slots, which are their children.
     """
     first, now = (dict((*model.named_parameters(), *model.named_buffers())) for model in (host, second))
     modules, storages = {*host.modules()}, {tensor.untyped_storage().data_ptr() for tensor in first.values()}
-    holding = {name: module for name, module in second.named_modules() if [*module.children(), *module.parameters()]}
-    changing = [name for name in now if now[name].requires_grad or not isinstance(now[name], nn.Parameter)]
-    shared = [name for name, module in holding.items() if module in modules]
-    shared += [name for name in changing if now[name].numel() and now[name].untyped_storage().data_ptr() in storages]
+    holding = {name: [*part.children(), *part.parameters(), *part.buffers()] for name, part in second.named_modules()}
+    shared = [name for name, held in holding.items() if held and second.get_submodule(name) in modules]
+    trained = [name for name in now if now[name].requires_grad and now[name].numel()]
+    shared += [name for name in trained if now[name].untyped_storage().data_ptr() in storages]
     if shared:
         hint = "Build all layers in the class or function, and copy what is loaded once:  copy.deepcopy(loaded)"
         return f"returned the same {shared[0] or 'network'} twice, but networks must not share it", hint

@@ -76,7 +76,8 @@ def test_a_benchmark_of_another_machine_runs_in_tiny_sizes():
 
 
 @pytest.mark.slow
-@pytest.mark.library("transformers")
+@pytest.mark.library("transformers", "peft")
+@pytest.mark.filterwarnings("ignore")  # of peft, which asks transformers by a name of before
 def test_a_gardener_on_a_frozen_transformer_copies_nothing_that_is_frozen():
     from benchmarks import adapters
 

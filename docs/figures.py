@@ -242,10 +242,11 @@ def gates() -> Source:
 
 def incubation() -> Source:
     """Return the gains of a seed on both ways to incubate, its final benefit, and how far the two ways differ."""
-    gains = [incubated("gain_in_training", "plain", "conv_light", way) for way in ("shadow", "branch")]
+    shares = [incubated("gain_in_training", "plain", "conv_light", way) for way in ("shadow", "branch")]
+    gains = [tuple(100 * share for share in gain) for source in shares for gain in source]
     between = [tuple(cell["points"][:3]) for cell in results(INCUBATION)["between"]]
     apart = [(abs(mean),) for mean, low, high in between if low > 0 or high < 0]
-    return [*(gain for source in gains for gain in source), *incubated("nats", "plain", "conv_light"), *apart]
+    return [*gains, *incubated("points", "plain", "conv_light"), *apart]
 
 
 def placement() -> Source:

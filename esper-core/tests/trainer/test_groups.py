@@ -80,15 +80,12 @@ def test_a_resumed_pool_goes_on_with_the_same_bits() -> None:
     assert spelled(play(whole, range(3, 6), grow_first)) == spelled(play(resumed, range(3, 6), grow_first))
 
 
-def with_hook() -> nn.Module:
+def with_hook(*, on_gradient: bool = False) -> nn.Module:
     host = SmoothHost()
-    host.head[1].register_forward_hook(lambda module, args, output: output * 2)
-    return host
-
-
-def with_masked_gradient() -> nn.Module:
-    host = SmoothHost()
-    host.head[1].weight.register_hook(torch.relu)
+    if on_gradient:
+        host.head[1].weight.register_hook(torch.relu)
+    else:
+        host.head[1].register_forward_hook(lambda module, args, output: output * 2)
     return host
 
 
@@ -194,7 +191,7 @@ OPAQUE = DRAWN | {"iterator": UNSEEN.format("count"), "generator": UNSEEN.format
     ("recipe", "reason"),
     [
         (fused(with_hook), 'hook on module "head.1"'),
-        (fused(with_masked_gradient), 'hook on the gradient of "weight"'),
+        (fused(partial(with_hook, on_gradient=True)), 'hook on the gradient of "weight"'),
         (fused(counting), CHANGES),
         *((fused(partial(Derived, where)), OPAQUE.get(where, CHANGES)) for where in HELD),
         (fused(Drawing), UNSEEN.format("Random")),

@@ -233,7 +233,7 @@ class LoopEnvironment:
         distances = [float(torch.dist(member.detach(), other)) for member, other in pairs if other is not None]
         drawn = [state.tolist() for state in branch.stream.state_dict() if state is not None]
         numpy = sys.modules.get("numpy")
-        return distances, [*drawn, random.getstate(), numpy and numpy.random.get_state()[1].tolist()]
+        return distances, [*drawn, random.getstate(), numpy and numpy.random.get_state()[2:]]
 
     def _latest_loss(self) -> Tensor:
         """Return the mean loss on the latest batch."""

@@ -246,6 +246,12 @@ def test_script_module_and_its_parts_are_refused(at):
         assert is_grafted(graft(host(scripted), ["last"], example=ROWS))
 
 
+def test_a_slot_behind_a_compiled_part_would_be_lost_in_copies():
+    model = nn.Sequential(torch.compile(nn.Linear(4, 4), backend="eager"))
+    assert refusal(model, ["0"], ROWS).endswith('copies of it lose its slot\n  Name "0._orig_mod".')
+    assert is_grafted(graft(model, ["0._orig_mod"]))
+
+
 def test_example_that_the_model_cannot_take_is_reported_with_its_shape_and_cause():
     model = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(GraftError, match=r"E318 .* RuntimeError on the example: .*\n.*\n.*shape \(2, 3\)") as caught:

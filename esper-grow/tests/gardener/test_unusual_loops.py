@@ -51,6 +51,46 @@ def test_an_optimizer_of_two_models_keeps_its_state_of_the_other():
     assert steps == {5.0 * len(loop.batches)}
 
 
+def test_branches_leave_no_gradients_in_what_the_loss_trains_outside_of_the_model():
+    """The loop drops gradients after its step, so that those of a branch would wait for the next one."""
+
+    def train_scale(*, grown: bool) -> Tensor:
+        loop, scale = make_loop(), nn.Parameter(torch.ones(60))
+        loop.optimizer.add_param_group({"params": [scale]})
+
+        def losses(model: nn.Module, batch: Any) -> Tensor:
+            return per_example(model, batch) * scale[: len(batch[1])]
+
+        def train(batch: Any) -> None:
+            losses(loop.model, batch).mean().backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+
+        (loop.tended(loss=losses) if grown else loop).epochs(3, train)
+        return scale.detach()
+
+    assert torch.equal(train_scale(grown=True), train_scale(grown=False))
+
+
+def test_branches_step_the_optimizers_that_the_loop_steps_and_no_others():
+    """The loop does not train the head yet, or in each fourth batch alone."""
+    loop = make_loop(lambda parameters: adam(parameters[:2]))
+    head = loop.model.head.weight.detach().clone()
+    loop.tended(optimizer=[loop.optimizer, adam(loop.model.head.parameters())])
+    assert loop.epochs(4)[-1].kept
+    assert torch.equal(loop.model.head.weight, head)
+
+
+def test_a_set_begins_at_the_rate_of_the_step_after_which_it_germinates():
+    """In a warm-up that is 0, and the schedule has set the next one by then."""
+    loop = make_loop(lambda parameters: torch.optim.SGD(parameters, lr=0.0))
+    loop.tended(blueprints=["conv_light"], together=True)
+    loop.train(loop.batches[0])
+    loop.optimizer.param_groups[0]["lr"] = 0.1
+    loop.gardener.step(loop.batches[0])
+    assert not loop.seed.block.conv_b.weight.any(), "it is zero at birth"
+
+
 @pytest.mark.parametrize(
     "around",
     [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", dtype=torch.bfloat16)],
@@ -162,6 +202,15 @@ def test_a_seed_is_born_within_a_reentrant_checkpoint_though_no_gradient_passes_
     assert [report.lost for report in grown.epochs(3)] == [()] * 3
 
 
+class MergedInEvaluation(nn.Linear):
+    """A layer that changes its weight in evaluation, as LoRA can be merged into it."""
+
+    def train(self, mode: bool = True) -> "MergedInEvaluation":
+        if mode != self.training:
+            self.weight.data *= 0.5 if mode else 2.0
+        return super().train(mode)
+
+
 def mixing(table: Tensor) -> nn.Module:
     """Return a layer with a table among its buffers."""
     return Net(lambda net, x: x @ net.table.to_dense(), table=table)
@@ -179,6 +228,7 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
     ),
     "data parallel": lambda: nn.DataParallel(unusual(nn.Tanh())),
     "activation checkpointing": checkpointed,
+    "merged in evaluation": lambda: unusual(MergedInEvaluation(12, 12)),
     "sparse buffer": lambda: unusual(mixing(torch.eye(12).to_sparse())),
 }
 STEMS = {"data parallel": "module.stem", "activation checkpointing": "first"}

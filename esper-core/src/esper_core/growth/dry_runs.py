@@ -128,8 +128,9 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        model.train(before[0][1])  # for layers in which it does more, such as LoRA that is merged in evaluation
         for module, mode in before:
-            # Not by ``train``, which would set children, too, and which a model may override.
+            # ``train`` has set all modules alike, and a model may override it.
             module.training = mode
 
 

@@ -478,6 +478,9 @@ def _unfit(name: str, module: nn.Module, path: str | None) -> Problem | None:
     if isinstance(module, torch.jit.ScriptModule):
         hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
         return Problem("E315", f'"{name}" is a script module and takes no slot', path=path, hint=hint)
+    if hasattr(module, "_orig_mod"):
+        hint = f'Name "{name}._orig_mod".'
+        return Problem("E315", f'"{name}" is compiled, and copies of it lose its slot', path=path, hint=hint)
     if is_never_called(module):
         within = ", ".join(f"{name}.{child}" for child, _ in islice(module.named_children(), 8))
         message = f'"{name}" is a {type(module).__name__}, which is never called'

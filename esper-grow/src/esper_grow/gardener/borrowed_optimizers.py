@@ -161,12 +161,13 @@ class BorrowedOptimizers(OptimizerKeeper):
         self._in_model: tuple[nn.Parameter, ...] | None = None
         """The model's parameters, listed once between changes and calls of ``tend``: that is slow in large models."""
         self._latest: dict[int, list[Group]] = {}
+        self.stepped: set[int] = set()
+        """The optimizers that the loop has stepped on the latest batch, by their ids: branches step no others."""
 
     def remember_step(self, lender: torch.optim.Optimizer, *_: Any) -> None:
-        """Remember the settings with which the loop steps, as a schedule may change them before branches do; a hook."""
-        self._latest.pop(id(lender), None)  # without seeds the loop may replace its groups
-        if self.seeds:
-            self._latest[id(lender)] = _latest_groups(lender, {})
+        """Remember a step of the loop and its settings, as a schedule may change them before branches step; a hook."""
+        self.stepped.add(id(lender))
+        self._latest[id(lender)] = _latest_groups(lender, {})
 
     def _listed(self) -> tuple[nn.Parameter, ...]:
         if self._in_model is None:
@@ -273,7 +274,11 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Take one step of the host, of its fossils, and of the ``blended`` seeds, clipped together as in the loop."""
         seeds = [owner for number in blended for owner in self._owners_of_seeds[number] if owner.parameters]
         with _joined(seeds) as joined:
-            owners = (*self.owned_by_host(), *joined)
+            lent = [
+                *zip(self._lenders, self.owned_by_host(), strict=True),
+                *((joint.lender, joint) for joint in joined),
+            ]
+            owners = [owner for lender, owner in lent if id(lender) in self.stepped]
             self.step_together(owners, self.clip_norm, seeds)
         self.update_scaler(self.scaler, owners)
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from esper_grow.gardener.seed_sets import SetLook
     from esper_grow.gardener.validation import Loss
 
-STATE_FORMAT: Final = 6
+STATE_FORMAT: Final = 7
 """Version of what ``state_dict`` returns."""
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
@@ -249,8 +249,10 @@ class Gardener:
             is_compared = network.garden.incubating.keys() <= self._environment.compared
             # Where gradients are clipped, those of a newborn seed change the norm, and so the step of its branch.
             plain = is_compared or self._keeper.clip_norm is not None
-            with without_trace(self.model):
+            with without_trace(self.model, self._optimizers):
                 (network if plain else self._environment).incubate(parts)
+        if batches:
+            self._keeper.stepped.clear()
 
     def tend(self) -> Tended:
         """Measure the seeds, ask the policy, and carry out its action: call it once an epoch, or every n batches.

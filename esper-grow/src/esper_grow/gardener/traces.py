@@ -15,7 +15,7 @@ import torch
 from esper_core.growth import Host, RandomStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch import nn
 
@@ -24,13 +24,15 @@ _STEPPING_HOOKS: Final = "_post_accumulate_grad_hooks"
 
 
 @contextmanager
-def without_trace(model: nn.Module) -> Iterator[None]:
+def without_trace(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> Iterator[None]:
     """Set torch's usual modes for the ``with`` block; put back gradients, random numbers and the default dtype.
 
     Seeds that change torch's modes are found by comparing with the usual ones, so the loop's own dtype is suspended.
-    So are hooks that step an optimizer as soon as a gradient is computed.
+    So are hooks that step an optimizer as soon as a gradient is computed. ``optimizers`` may have parameters outside
+    the model, such as those of a loss, to which a pass adds gradients as well.
     """
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    members = (member for lender in optimizers for group in lender.param_groups for member in group["params"])
+    gradients = [(parameter, parameter.grad) for parameter in dict.fromkeys([*model.parameters(), *members])]
     device = gradients[0][0].device if gradients else Host(model).device
     hooks = [(parameter, getattr(parameter, _STEPPING_HOOKS)) for parameter, _ in gradients]
     hooks = [(parameter, registered) for parameter, registered in hooks if registered]

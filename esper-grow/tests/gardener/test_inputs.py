@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from esper_core import graft
 from esper_core.growth import Example, slots_of
 from esper_core.leyline import Action, Op
 from esper_grow.gardener.losses import each_example
-from tests.support.core_worlds import Net, NoisyHost
-from tests.support.loops import make_loop
+from tests.support.core_worlds import LOCAL_CONV, Net, NoisyHost
+from tests.support.loops import life, make_loop
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
 
@@ -139,3 +140,23 @@ def test_a_mean_is_as_good_as_its_losses():
         gains.append([loop.epoch() for _ in range(3)][-1].signals.slots[0].seeds[0].gain)
     assert gains[0].n == gains[1].n == 60
     assert gains[0].mean == pytest.approx(gains[1].mean, 1e-4)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_examples_in_another_order_in_each_tend_are_not_taken_for_the_same(batched):
+    """The loop draws from the generator that shuffles them. Nothing of an example's gain would seem to repeat."""
+    loop, generator = make_loop(), torch.Generator()
+    examples = TensorDataset(*loop.validation[0])
+    order = BatchSampler(RandomSampler(examples, generator=generator), 20, drop_last=False)
+    loaders = [DataLoader(examples, 20, shuffle=True, generator=generator), DataLoader(examples, batch_sampler=order)]
+    loop.tended(life("stem", loop.variety.id), validation=loaders[batched])
+    loop.after.append(lambda: torch.randperm(9, generator=generator))
+    gains = [seed.gain for report in loop.epochs(6) for slot in report.signals.slots for seed in slot.seeds]
+    assert {gain.repeats for gain in gains if gain} == {1.0}
+
+
+def test_validation_data_may_change_between_two_tends():
+    loop = make_loop().tended(life("stem", LOCAL_CONV.id))
+    loop.epochs(2)
+    loop.validation += loop.validation
+    assert loop.epoch().signals.slots[0].seeds[0].gain.n == 120

@@ -77,6 +77,7 @@ UNGATED, PRICED = {"gates": "off"}, {"price": 2e-4}
         ({"growth": {"price": 6e-4}}, "E381 hardly any seed can be kept: conv_light.* 0.3936 nats"),
         ({"blueprints": ["conv_*"], "growth": PRICED}, ""),
         ({"growth": {"price": 0.01}, "loss": lambda *arguments: per_example(*arguments) - 1.0}, ""),
+        ({"loss": lambda *arguments: per_example(*arguments) - 1.0}, "E381 prices are a share of the loss above 0,"),
         ({"certainty": 30.0}, r"E382 400 validation examples show gains from about .* nats .*1,600 "),
         ({"certainty": 30.0, "examples": 4000}, ""),
         ({"growth": {"price": 0.01, "gates": "off"}}, "E381 no seed can be kept"),

@@ -64,7 +64,9 @@ class Prices:
         self, model: nn.Module, growth: GrowthConfig, metric: Metric | None, host_operations: int | None
     ) -> None:
         self._settings = growth.price
-        self._metric = metric if growth.evidence == "metric" else None
+        # Scores of a perplexity are logarithms, and so are gains: its price is one of the loss.
+        is_linear = metric is not None and not metric.exponential
+        self._metric = metric if growth.evidence == "metric" and is_linear else None
         total, trained = _parameters(model)
         self.counts_operations = False
         if host_operations is not None and follow_operations(model, growth):

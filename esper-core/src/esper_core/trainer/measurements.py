@@ -157,6 +157,10 @@ class SeedGains:
         """Take the gains of a set's seeds from the losses without each of them, and with all of them under None."""
         self.gains |= {number: paired(rows, losses[None]) for number, rows in losses.items() if number is not None}
 
+    def forget_examples(self) -> None:
+        """Forget the gains of single examples, because the next ones are others, or come in another order."""
+        self._differences = {}
+
     def forget_lead(self) -> None:
         """Forget the twin's lead, because the twin was rolled back: acting seeds have no known gain until none acts."""
         self._lead = None

@@ -191,6 +191,7 @@ class LoopEnvironment:
         self.compared: set[int] = set()
         """Numbers of the branches whose first step was compared with the model's."""
         self._warned_apart = False
+        self._order = 0.0
         self._validation, self._autocast = validation, autocast
 
     def train(self) -> list[Transition]:
@@ -258,6 +259,9 @@ class LoopEnvironment:
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure the gain of each seed on its branch, or of a set, and of its members. A loop has no twin."""
+        before, self._order = self._order, self._validation.order
+        if before != self._order:  # by another order, or other examples, no example is known again
+            self.network.gains.forget_examples()
         trial = partial(self._validation.evaluate, self.network.model, self._autocast, trial=True)
         self.network.measure_gains(trial, undisturbed)
         if self.seed_set is not None:
@@ -314,14 +318,14 @@ class LoopEnvironment:
         """Return the state between two steps of the optimizer."""
         with without_trace(self.network.model):
             loss = self.resumed_loss if self.last_batch is self._example else float(self._latest_loss())
-        position = {"steps": self.steps, "over": self.over, "loss": loss}
+        position = {"steps": self.steps, "over": self.over, "loss": loss, "order": self._order}
         network, seed_set = self.network.state_dict(), None if self.seed_set is None else self.seed_set.state()
         return State({**network.plain, **position, "set": seed_set}, network.tensors)
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, in a network that has not grown."""
         self.network.load_state_dict(state)
-        self.compared = set(self.network.garden.incubating)
+        self.compared, self._order = set(self.network.garden.incubating), state.plain["order"]
         self.steps, self.over, self.resumed_loss = (state.plain[name] for name in ("steps", "over", "loss"))
         if self.seed_set is not None and state.plain["set"] is not None:
             self.seed_set.load_state(state.plain["set"])

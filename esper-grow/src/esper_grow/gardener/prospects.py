@@ -80,9 +80,15 @@ class Prospects:
         ``seed_set``: what germinates together; what is to be known of it is noted there, too.
         """
         self._warn_of_steps(is_set=seed_set is not None)
-        if not self._judged or not bool((losses >= 0.0).all()):  # of a density's logarithm, whose gains have no bound
+        if not self._judged:
             return
-        loss = float(losses.mean())
+        loss, price = float(losses.mean()), self._growth.price
+        if loss < price.floor or float(losses.min()) < min(0.0, price.floor):  # of a density's logarithm
+            if price.per_parameter is None:
+                message = f"prices are a share of the loss above {price.floor:g}, its floor, and losses are below that"
+                hint = 'Lower it:  growth={"price": {"floor": …}}.  Or set a price in nats per parameter.'
+                log.warning("%s", Problem("E381", message, hint=hint))
+            return
         if seed_set is not None:
             self._tell_of_set(seed_set, losses)
         self._warn_of_price(loss, DEAR_SHARE)

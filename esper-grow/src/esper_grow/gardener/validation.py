@@ -149,7 +149,7 @@ class Validation:
         What runs before a seed is not run again for it, if the model allows that.
         """
         host = Host(network.model)
-        with host.evaluating(), same_order(self._batches), autocast():
+        with host.evaluating(), RandomStream(self._seed, host.device), same_order(self._batches), autocast():
             batches = ((self._moved(batch, host.device), None) for batch in self._batches)
             return network.counterfactuals.measure(batches, lambda losses, _: losses)
 
@@ -169,6 +169,11 @@ class Validation:
             first._batches = list(islice(self._batches, batches))
         first._seen = None if self._seen is None else self._seen[:batches]
         return first
+
+    @property
+    def order(self) -> float:
+        """A number that tells the order of the latest evaluation's examples from another one."""
+        return 0.0 if self._seen is None else float(fingerprint((self._seen,), self._seen.device)) + len(self._seen)
 
     @property
     def batches(self) -> int:
@@ -217,7 +222,8 @@ class LoaderGenerators:
     """The generators from which a DataLoader draws its order, and their states when this was made."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        holders = (batches, getattr(batches, "sampler", None))
+        of_batches = getattr(batches, "batch_sampler", None)
+        holders = (batches, getattr(batches, "sampler", None), of_batches, getattr(of_batches, "sampler", None))
         generators = [getattr(holder, "generator", None) for holder in holders]
         self._states = [
             (generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)

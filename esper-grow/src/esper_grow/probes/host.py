@@ -2,7 +2,8 @@
 
 On a host that still learns fast, whatever speeds learning up looks like a gain: on an untrained one a gated MLP is
 ahead on real and on shuffled data alike. So a copy of the host is trained first. It counts as flat once the mean of its
-latest validation losses is hardly below that of as many before. A host that comes trained is flat at once.
+latest validation losses is hardly below that of as many before. A host that comes trained is flat as soon as there are
+two means.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FLAT_SHARE: Final = 0.01
 """The host is flat if it improves by less than this share of its loss from one mean to the next."""
 
 FLAT_NATS: Final = 0.002
-"""It is flat, too, if it improves by less than so many nats."""
+"""It is flat, too, if it improves by less than so many nats, or this share of a first loss below 1."""
 
 
 def interval_of(validation: int, batch: int) -> int:
@@ -51,7 +52,7 @@ class HostCurve:
     @property
     def tolerance(self) -> float:
         """By how many nats a flat host may improve."""
-        return max(FLAT_NATS, FLAT_SHARE * abs(self.points[-1][1]))
+        return max(FLAT_NATS * min(1.0, abs(self.points[0][1])), FLAT_SHARE * abs(self.points[-1][1]))
 
     @property
     def is_flat(self) -> bool:

@@ -1,6 +1,7 @@
 """Grow models in training loops of your own, probe where growing pays, and export what grew.
 
-    from esper_grow import Gardener, adapters, disable_adapters, probe, export, save, load, load_best, graft, ungraft
+    from esper_grow import Gardener, adapters, disable_adapters, probe, export, graft, ungraft, prune
+    from esper_grow import save, load, load_best
 
 Each name is imported when it is first used.
 

@@ -15,6 +15,7 @@ from .gardener import (
 from .network_files import (
     load as load,
     load_best as load_best,
+    prune as prune,
     save as save,
 )
 from .probes import (

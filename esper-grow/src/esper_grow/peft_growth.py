@@ -96,5 +96,8 @@ def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, 
 def refuse_living(model: nn.Module) -> None:
     """Raise GrowthError (E336) if seeds in a model are not kept yet."""
     if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
-        hint = "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest."
+        hint = (
+            "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest; so does\n"
+            "esper_grow.prune(model) in a copy without a Gardener."
+        )
         raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))

@@ -33,6 +33,13 @@ def refuse_ranks() -> None:
         raise GrowthError(Problem("E343", message, hint=hint))
 
 
+def refuse_open_gardener(model: nn.Module) -> None:
+    """Raise GrowthError (E357) if a Gardener is at work on a model."""
+    if Host(model).is_grafted and HostAutocast.is_on(model):
+        hint = "Call close() of it first, or name all slots in one. If it is lost, build the model anew."
+        raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
+
+
 def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
     """Raise GrowthError for several ranks (E343), no module (E350), a second Gardener (E357), a wrong number (E347)."""
     refuse_ranks()
@@ -40,9 +47,7 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
         message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
         hint = "Pass the model itself, with its loss as a function beside it."
         raise GrowthError(Problem("E350", message, hint=hint))
-    if Host(model).is_grafted and HostAutocast.is_on(model):
-        hint = "Call close() of it first, or name all slots in one. If it is lost, build the model anew."
-        raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
+    refuse_open_gardener(model)
     if not isinstance(steps, Integral) or steps < 1:
         hint = "It is the number of calls of tend() that the policy plans for, such as the epochs."
         raise GrowthError(Problem("E347", f"steps must be a whole number above 0. Received: {steps!r}", hint=hint))

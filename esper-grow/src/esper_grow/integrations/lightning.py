@@ -63,8 +63,10 @@ def step_loss(module: pl.LightningModule, batch: Any) -> Tensor:
 
 @contextmanager
 def _unlogged(module: pl.LightningModule) -> Iterator[None]:
-    """Stop the module's logging in the ``with`` block, and restore its metrics after it."""
+    """Stop the module's logging in the ``with`` block; restore its metrics, lists, dicts and numbers after it."""
     attributes = vars(module)
+    numbers = {name: value for name, value in attributes.items() if type(value) in (int, float)}
+    collected = [(value, value.copy()) for value in attributes.values() if type(value) in (list, dict)]
     before = {name: attributes[name] for name in _LOGGING if name in attributes}
     metrics = [
         (metric, {**vars(metric), **deepcopy(metric.metric_state)})
@@ -77,7 +79,10 @@ def _unlogged(module: pl.LightningModule) -> Iterator[None]:
     finally:
         for name in _LOGGING:
             del attributes[name]
-        attributes.update(before)
+        attributes.update(before | numbers)
+        for collection, items in collected:
+            collection.clear()
+            (collection.extend if isinstance(collection, list) else collection.update)(items)
         for metric, saved in metrics:
             vars(metric).update(saved)
 

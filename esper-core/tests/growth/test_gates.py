@@ -25,8 +25,9 @@ from esper_core.growth.gates import (
     students_tail,
     upper_bound,
 )
+from esper_core.growth.prices import Prices
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
-from esper_core.leyline.signals import Finding, Gain
+from esper_core.leyline.signals import Finding, Gain, Metric
 from esper_core.settings import GrowthConfig
 from tests.support.core_worlds import slow
 
@@ -142,6 +143,12 @@ def test_prices_of_several_seeds_add_up_to_that_of_the_grown_network(frozen):
     base = 400 if frozen else 2000
     first, second = prices.price(50, 300, 0, 2.0), prices.price(50, 900, 300, 2.0)
     assert first + second == pytest.approx(0.01 * 2.0 * (math.log2((base + 1200) / base) + 2 * 0.10))
+
+
+def test_the_price_of_a_perplexity_is_that_of_its_logarithm_in_which_gains_are():
+    metric, model = Metric("perplexity", "down", exponential=True), nn.Linear(4, 2)
+    by_metric, by_loss = (Prices(model, GrowthConfig(evidence=of), metric, 100) for of in ("metric", "loss"))
+    assert by_metric.price(20, 300, 0, 4.5, math.exp(4.5)) == by_loss.price(20, 300, 0, 4.5, math.exp(4.5))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=12), st.floats(0.2, 0.95))

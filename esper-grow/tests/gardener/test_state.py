@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+import esper_grow as esper
 from esper_core import EsperError
 from esper_core.growth import Snapshot, slots_of
 from esper_core.growth.incubation import Branch
@@ -146,6 +147,19 @@ def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged():
     (lost_seed,) = lost
     assert "raised ValueError: out of patience" in lost_seed.what
     assert not slots_of(grown.model).named("stem").seeds
+
+
+def test_the_best_state_from_before_a_seed_was_kept_is_pruned_in_a_copy():
+    loop = make_loop().tended(life("stem", "blueprints/conv_light"), blueprints=["conv_light"])
+    loop.epochs(3)
+    best, outputs = copy.deepcopy(loop.model.state_dict()), loop.model.eval()(loop.batches[0][0])
+    with pytest.raises(EsperError, match="E357 "):
+        esper.prune(loop.model)
+    loop.gardener.close()
+    copied = esper.load(make_loop().model, best)
+    with pytest.raises(EsperError, match=r"E336 .*\n(?s:.*)esper_grow.prune\(model\)"):
+        esper.export(copied)
+    assert torch.equal(esper.export(esper.prune(copied)).eval()(loop.batches[0][0]), outputs)
 
 
 class DecayingAverage(nn.Module):

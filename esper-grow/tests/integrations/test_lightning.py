@@ -48,6 +48,7 @@ def world() -> SimpleNamespace:
             self.host.drop = nn.Dropout(dropout)
             self.schedule, self.checkpointed = schedule, checkpointed
             self.seen = MeanMetric()
+            self.collected, self.steps = [], 0
 
         def losses(self, batch: Any) -> torch.Tensor:
             inputs, targets = batch
@@ -60,6 +61,8 @@ def world() -> SimpleNamespace:
             self.seen.update(loss.detach())
             if not torch.compiler.is_compiling():  # torch cannot trace it
                 self.log("train", loss, on_epoch=True)
+                self.collected.append(loss.detach())
+                self.steps += 1
             return loss
 
         def validation_step(self, batch: Any, index: int) -> None:
@@ -109,6 +112,7 @@ def host_of(run: Any) -> dict[str, Any]:
         "modes": [module.training for name, module in run.net.named_modules() if "_esper" not in name],
         "random": run.random,
         "metric": run.net.seen.metric_state,
+        "collected": (run.net.steps, run.net.collected),
         "logged": {name: value for name, value in run.trainer.callback_metrics.items() if name.startswith("train")},
     }
 

@@ -23,6 +23,7 @@ from esper_core.growth import Variety
 from esper_core.leyline.errors import plural
 from esper_grow.probes import ProbeResult, probe
 from esper_grow.probes.budget import BudgetClock, OutOfTimeError, seconds_of
+from esper_grow.probes.host import HostCurve
 from esper_grow.probes.trainings import new_training
 from tests.support.core_worlds import Drawn, Net, bad, per_example, same, zeroed
 
@@ -135,6 +136,14 @@ def test_nothing_pays_where_nothing_helps(lab: Lab, settings: dict[str, Any]) ->
 def opaque_mean(model: nn.Module, batch: Batch) -> Tensor:
     losses = per_example(model, batch)
     return losses.sum() / len(losses)
+
+
+def test_a_host_with_small_losses_is_trained_for_as_long_as_with_large_ones():
+    curves = HostCurve(), HostCurve()
+    for step in range(40):
+        for curve, unit in zip(curves, (1.0, 1e-4), strict=True):
+            curve.add(step, unit * 0.9**step)
+    assert [curve.is_flat for curve in curves] == [False, False]
 
 
 @pytest.mark.install  # CI runs it for every change

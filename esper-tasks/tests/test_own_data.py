@@ -11,6 +11,7 @@ from esper_testing import check_task
 DRAW = np.random.default_rng(0)
 SIGNALS = DRAW.standard_normal((60, 2, 9))
 CLASSES = np.arange(60) % 3
+DATA = {"inputs": SIGNALS, "targets": CLASSES}
 SPLITS = ("train", "validation", "test")
 
 
@@ -114,6 +115,12 @@ def test_splits_of_several_shapes_are_refused(tmp_path, refusal):
         ({"inputs": SIGNALS[:2], "targets": CLASSES[:2]}, {}, "too few different examples for 3 splits"),
         ({"inputs": np.zeros((60, 4)), "targets": CLASSES}, {}, "Equal examples stay together"),
         ({"train_inputs": SIGNALS, "train_targets": CLASSES}, {}, 'there is no array "test_inputs"'),
+        ({**DATA, "test_inputs": SIGNALS}, {}, 'inputs: the array "test_inputs" would not be used'),
+        (
+            {f"{name}_{kind}": rows for kind, rows in DATA.items() for name in ("train", "val", "test")},
+            {},
+            'inputs: the array "val_inputs" would not be used',
+        ),
     ],
 )
 def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, message, tmp_path, refusal):

@@ -17,7 +17,7 @@ from torch import nn
 
 from esper_core import leyline
 from esper_core.leyline import ActionMask, Observation, Op, PluginError
-from esper_core.leyline.signals import Signals
+from esper_core.leyline.signals import Metric, Signals
 from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 from esper_core.settings import ComputeConfig
 from esper_core.trainer import Arm, RunReward
@@ -214,6 +214,8 @@ PREPARED: Final = [
         "Split(self.stripes.split(name).inputs / 0, self.stripes.split(name).targets)",
         "inputs that are not finite",
     ),
+    ("split", "Split(self.stripes.split(name).inputs[:9], torch.zeros(9) / 0)", "targets that are not finite"),
+    ("split", "Split(self.stripes.split(name).inputs[:0], torch.ones(0))", 'gives no examples in its split "train"'),
     ("split", "Split(torch.tensor(1.0), torch.tensor(1.0))", "returns inputs of shape ()"),
     ("task", "Metric('')", "whose metric.name is ''"),
     ("task", "Metric('accuracy', 'sideways')", "whose metric.direction is 'sideways'"),
@@ -237,6 +239,19 @@ def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, sa
     (problem,) = refused.value.problems
     assert says in problem.message
     assert problem.path == "hostile:Task"
+
+
+def test_splits_with_the_same_inputs_are_told(tmp_path: Path, caplog) -> None:
+    (tmp_path / "run.yaml").write_text(RUN)
+    (tmp_path / "hostile.py").write_text(plugin({"split": "return self.stripes.split('train')"}))
+    prepare(tmp_path / "run.yaml")
+    assert [record.getMessage()[:15] for record in caplog.records] == ["E372 the splits"] * 3
+
+
+def test_percentages_in_place_of_shares_are_refused() -> None:
+    task = SimpleNamespace(metric=Metric("accuracy", "up", "%"), shape=None, scores=method("100 * outputs", "outputs"))
+    with pytest.raises(PluginError, match="scores whose mean is 50"):
+        AttributedTask(task, LABEL).require_sound(torch.tensor([0.0, 100.0]), torch.zeros(2))
 
 
 @pytest.mark.slow

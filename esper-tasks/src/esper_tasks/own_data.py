@@ -229,8 +229,21 @@ def _opened(place: Path) -> Iterator[Any]:
         refuse("path", f'"{place}" cannot be read: {error}', "numpy.savez writes such a file.")
 
 
+def _refuse_unread(arrays: _Arrays, settings: NpzSettings, prefixes: Collection[str]) -> None:
+    """Raise SettingError for arrays that are called as those of a split, and would not be read."""
+    for name in ("inputs", "targets"):
+        ending = getattr(settings, name)
+        for unread in set(arrays.names) - {prefix + ending for prefix in prefixes}:
+            if unread.endswith(f"_{ending}"):
+                splits = ", ".join(f"{split}_{ending}" for split in SPLITS)
+                hint = f"Those of splits are called {splits}, and there is none without a split beside them."
+                refuse(name, f'the array "{unread}" would not be used', f"{hint} Rename or remove it.")
+
+
 def _parts(arrays: _Arrays, settings: NpzSettings) -> dict[SplitName, Examples]:
-    if settings.inputs in arrays.names or f"train_{settings.inputs}" not in arrays.names:
+    by_lot = settings.inputs in arrays.names or f"train_{settings.inputs}" not in arrays.names
+    _refuse_unread(arrays, settings, [""] if by_lot else [f"{name}_" for name in SPLITS])
+    if by_lot:
         return parted_by_lot(_examples(arrays, "", settings), settings)
     parts: dict[SplitName, Examples]
     train, test = (_examples(arrays, f"{name}_", settings) for name in ("train", "test"))

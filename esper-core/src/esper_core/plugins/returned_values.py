@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from esper_core.leyline.errors import PluginError, Problem, one_line
 from esper_core.plugins.isolation import attributed_to, definition_of
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.leyline.protocols import Split, SplitName, Task
+
+
+MOST_OF_A_SHARE: Final = 1.001
+"""Above the largest mean of shares, and what is rounded of it."""
 
 
 def refuse(component: str, method: Callable[..., Any], returned: str, hint: str) -> NoReturn:
@@ -90,14 +94,20 @@ class AttributedTask(_Attributed):
         """Return the score of each example."""
         return self._per_example("scores", outputs, targets)
 
-    def require_finite(self, scores: Tensor, losses: Tensor) -> None:
+    def require_sound(self, scores: Tensor, losses: Tensor) -> None:
         """Refuse scores of a whole split that are not finite, unless its losses are not, which the governor sees.
 
-        On a GPU nothing is checked, since reading the answer would stop everything until the device is done.
+        Those of a share may not be percentages. On a GPU nothing is checked, since reading the answer would stop
+        everything until the device is done.
         """
-        if scores.device.type == "cpu" and not scores.isfinite().all() and losses.isfinite().all():
+        if scores.device.type != "cpu":
+            return
+        if not scores.isfinite().all() and losses.isfinite().all():
             hint = "The metric would be unknown. Return a finite number for each example."
             refuse(self._label, self._component.scores, "scores that are not finite, where its losses are", hint)
+        if self.metric.is_share and (mean := scores.mean()) > MOST_OF_A_SHARE:
+            hint = 'With the unit "%" they are shares, shown in percent, and prices are hundredths: return 0.0 to 1.0.'
+            refuse(self._label, self._component.scores, f"scores whose mean is {mean:.4g}", hint)
 
     def _per_example(self, name: str, outputs: Tensor, targets: Tensor) -> Tensor:
         import torch  # imported late: commands that only look at plugins do without it

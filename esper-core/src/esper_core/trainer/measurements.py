@@ -90,7 +90,7 @@ def evaluation_of(
     """Return the evaluation of a whole split from losses and scores, as they come from inference mode."""
     with torch.inference_mode():
         if isinstance(task, AttributedTask):
-            task.require_finite(scores, losses)
+            task.require_sound(scores, losses)
         metric = scores.mean()
         if task.metric.exponential:
             metric = metric.exp()

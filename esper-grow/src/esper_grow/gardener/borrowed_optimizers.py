@@ -213,12 +213,10 @@ class BorrowedOptimizers(OptimizerKeeper):
         for parameter in new:
             position = self._positions[id(parameter)] = self._group_for(parameter, at)
             groups.setdefault(position, []).append(parameter)
-        owners = [
-            self._owner_of_seed(
-                lender, [(index, members) for (position, index), members in groups.items() if position == lender]
-            )
-            for lender in dict.fromkeys(position for position, _ in groups)
-        ]
+        of_lenders: dict[int, list[tuple[int, list[nn.Parameter]]]] = {}
+        for (lender, index), members in groups.items():
+            of_lenders.setdefault(lender, []).append((index, members))
+        owners = [self._owner_of_seed(lender, of_lender) for lender, of_lender in of_lenders.items()]
         # Without anything to train a seed still has an owner, because each is asked for its own.
         self._set_owners(seed.number, owners or [OwnedBySeed((), None)])
 

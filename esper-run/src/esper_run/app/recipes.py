@@ -5,8 +5,10 @@ What a run would refuse is refused here, with its place in the file.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from esper_run.app.components import ConfiguredComponent
     from esper_run.app.resolution import Resolution
     from esper_run.config.values import KeyPath
+
+log = logging.getLogger("esper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ def build_prototype(
     config = resolution.config
     task = cast("Task", build_component(resolution, resolution.task))
     data = splits or {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
+    if config.compute.data != "streamed":
+        _warn_of_equal(data)
     if config.episode.batch_size > len(data["train"]):
         message = f"a batch of {config.episode.batch_size} is larger than the training data"
         hint = f"There are {len(data['train'])} training examples."
@@ -138,13 +144,30 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
     if inputs.is_floating_point() and inputs.dtype != torch.float32:
         message = f'{label} gives inputs of {inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
+    if not len(inputs):
+        message = f'{label} gives no examples in its split "{name}"'
+        raise PluginError(
+            Problem("E231", message, path=target, hint="Networks are trained, judged and tested by them.")
+        )
     # Data that is streamed may be larger than the memory, and is not read for this.
-    if resolution.config.compute.data != "streamed" and not inputs.isfinite().all():
-        message = f'{label} gives inputs that are not finite in its split "{name}"'
-        raise PluginError(Problem("E231", message, path=target, hint="No network can learn from them: clean the data."))
+    for tensors, tensor in (("inputs", inputs), ("targets", targets)):
+        if resolution.config.compute.data != "streamed" and not tensor.isfinite().all():
+            message = f'{label} gives {tensors} that are not finite in its split "{name}"'
+            hint = "No network can learn from them: clean the data."
+            raise PluginError(Problem("E231", message, path=target, hint=hint))
     with attributed_to(label, f'with its split "{name}"'):
         home = torch.device("cpu") if resolution.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
+
+
+def _warn_of_equal(data: Mapping[SplitName, Split]) -> None:
+    """Log a warning if two splits have the same inputs (E372)."""
+    for first, second in combinations(data, 2):
+        if torch.equal(data[first].inputs, data[second].inputs):
+            message = f'the splits "{first}" and "{second}" of the task have the same inputs'
+            log.warning(
+                "%s", Problem("E372", message, hint="Judge and test networks by examples that they did not learn.")
+            )
 
 
 def digest_data(recipe: Recipe) -> dict[str, str]:

@@ -12,7 +12,7 @@ from esper_core.leyline.actions import Action, ActionMask
 from esper_core.leyline.protocols import Learner, Rollout, Trajectory, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.isolation import attributed_to
-from esper_core.plugins.process_state import Scope
+from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class EpisodeRewards:
         on; None at the end, when all are scored. An environment whose episode ended early is scored at the
         end by the signals of its last step, and its twin's of that step.
         """
-        return [self._score(pool_index, signals_E, decisions) for pool_index in range(len(self._twins))]
+        # One guard for all, since to read the states of generators takes longer than to score.
+        with Guard(self._reward.label, Scope.RUN):
+            return [self._score(pool_index, signals_E, decisions) for pool_index in range(len(self._twins))]
 
     def _score(
         self, pool_index: int, signals_E: Sequence[Signals], decisions: Mapping[int, GovernorDecision] | None

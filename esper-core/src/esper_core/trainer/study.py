@@ -90,8 +90,11 @@ class RunReward:
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None, when: str = "for a step"
     ) -> RewardBreakdown:
-        """Return the breakdown of a step; PluginError if a term, or the sum of all, is not a finite number."""
-        with attributed_to(self.label, when, Scope.RUN):
+        """Return the breakdown of a step; PluginError if a term, or the sum of all, is not a finite number.
+
+        Who scores many steps guards the state of the process around all of them.
+        """
+        with attributed_to(self.label, when, Scope.SETTINGS):
             breakdown = self.reward.score(now, before, twin, twin_before)
         terms = breakdown.terms if isinstance(breakdown, RewardBreakdown) else None
         hint = 'Reward.score returns RewardBreakdown({"accuracy": 0.5}): finite numbers, by name.'

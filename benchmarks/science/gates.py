@@ -9,6 +9,9 @@ Printed are how often a gate passes a seed whose lasting gain equals its price, 
 how often the interval of the gain contains it. Takes ten minutes.
 
 ``sets``: how often the gate before a set, which decides at the last look, too, passes a worthless one. Takes as long.
+
+``wandering``: how often worthless seeds pass where the gain by the raw weights is not new in each batch, as the gate
+takes it to be, but correlates from batch to batch. Takes two minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import itertools
 import math
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +33,7 @@ from torch.nn import functional
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.mlp import Mlp
 from esper_core import Site
+from esper_core.growth.averages import LEAST_CORRELATION
 from esper_core.growth.gates import Gate, lasting_evidence, paired, read_gain
 from esper_core.leyline.constants import GATE_ALPHA
 from esper_core.leyline.signals import Gain
@@ -67,6 +71,12 @@ FRESH: Final = 0.15
 
 SKEW: Final = 0.8
 """Spread of the logarithm of skewed differences."""
+
+HALF_LIFE: Final = 16
+"""Of the averages of weights, in batches."""
+
+WANDERING_EPISODES: Final = 2000
+WANDERING_TAUS: Final = (1.3, 3.0, 6.0)
 
 RIPE: Final = 10
 """Look at which a gain that grows is whole."""
@@ -146,6 +156,45 @@ def worthless(what: str, *, of_set: bool) -> None:
             cells.append(f"{100 * passed / EPISODES:4.1f} % ({100 * upper:.1f})   ")
         write(f"{examples:>8}  {shape:<8}  {correlation:<11g}  {'  '.join(cells)}\n")
     write(f"largest upper end: {100 * worst:.1f} %\n\n")
+
+
+def wandering() -> None:
+    """Print how often worthless seeds pass whose gain by the raw weights correlates from batch to batch."""
+    write = sys.stdout.write
+    write(f"worthless seeds that pass, of {WANDERING_EPISODES:,} in {STEPS} looks; in brackets the upper end of 95 %\n")
+    write("batches  correlation of batches  of looks, as told and true  ")
+    write("  ".join(f"tau/SE {tau:<9g}" for tau in WANDERING_TAUS) + "\n")
+    for batches, raw in itertools.product((8, 32), (0.0, 0.9, 0.98)):
+        told = max(0.5 ** (batches / HALF_LIFE), LEAST_CORRELATION)
+        courses, cells = averaged_courses(batches, raw), []
+        true = float(np.mean(courses[:, 1:] * courses[:, :-1]))
+        for tau in WANDERING_TAUS:
+            passed = 0
+            for number, course in enumerate(courses):
+                gate, still = Gate(STEPS, GATE_ALPHA), Cell(800, "normal", told, 0.0).gains(0.0, number)
+                moved = zip(still, tau / math.sqrt(800) * course, strict=True)
+                passed += any(gate.look(shifted(gain, float(shift)), 0.0, told).opens for gain, shift in moved)
+            share, upper = passed / WANDERING_EPISODES, upper_end(passed, WANDERING_EPISODES)
+            cells.append(f"{100 * share:4.1f} % ({100 * upper:.1f})   ")
+        write(f"{batches:>7}  {raw:<22g}  {told:<11.2f} {true:<15.2f} {'  '.join(cells)}\n")
+
+
+def averaged_courses(batches: int, raw: float) -> NDArray[np.float64]:
+    """Return the averages, of deviation 1, of a process of first order in each batch: (episodes, looks)."""
+    rng, left, warm_up = np.random.default_rng([batches, round(100 * raw)]), 0.5 ** (1 / HALF_LIFE), 1000
+    now, average, looks = rng.standard_normal(WANDERING_EPISODES), np.zeros(WANDERING_EPISODES), []
+    for batch in range(1, warm_up + STEPS * batches + 1):
+        now = raw * now + math.sqrt(1 - raw**2) * rng.standard_normal(WANDERING_EPISODES)
+        average = left * average + (1 - left) * now
+        if batch > warm_up and (batch - warm_up) % batches == 0:
+            looks.append(average)
+    variance = (1 - left) / (1 + left) * (1 + raw * left) / (1 - raw * left)
+    return np.stack(looks, 1) / math.sqrt(variance)
+
+
+def shifted(gain: Gain, shift: float) -> Gain:
+    """Return a gain whose examples all gain so much more."""
+    return replace(gain, mean=gain.mean + shift, worst=gain.worst + shift, best=gain.best + shift)
 
 
 def simulated() -> None:
@@ -247,8 +296,9 @@ def main() -> int:
         "real": real,
         "simulated": simulated,
         "sets": partial(worthless, "sets", of_set=True),
+        "wandering": wandering,
     }
-    requested = sys.argv[1:] or ["real", "simulated"]  # as gates.txt; sets.txt has the third
+    requested = sys.argv[1:] or ["real", "simulated"]  # as gates.txt; sets.txt and wandering.txt have the others
     if unknown := [name for name in requested if name not in parts]:
         sys.stderr.write(f"{unknown[0]} is none of {', '.join(parts)}\n")
         return 2

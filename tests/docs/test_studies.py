@@ -16,11 +16,12 @@ BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.slow
-def test_the_simulation_of_gates_still_prints_these_figures():
+@pytest.mark.parametrize(("part", "file"), [("simulated", "gates.txt"), ("wandering", "wandering.txt")])
+def test_the_simulation_of_gates_still_prints_these_figures(part, file):
     """Trained figures may differ on another processor; simulated ones agree but for rounding."""
-    command = [sys.executable, "-m", "benchmarks.science.gates", "simulated"]
+    command = [sys.executable, "-m", "benchmarks.science.gates", part]
     now = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    whole = (BENCHMARKS / "science" / "gates.txt").read_text(encoding="utf-8")
+    whole = (BENCHMARKS / "science" / file).read_text(encoding="utf-8")
     before = whole[whole.index("worthless seeds that pass") :]
     assert NUMBER.sub("", now) == NUMBER.sub("", before)
     assert list(map(float, NUMBER.findall(now))) == pytest.approx(list(map(float, NUMBER.findall(before))), abs=0.2)

@@ -281,3 +281,19 @@ class Chain(nn.ModuleList):
 def test_place_next_to_a_refused_one_is_accepted(build, slots, example):
     (slot,) = slots_of(graft(build(), slots, example=example)).each()
     assert slot.site is not None
+
+
+def test_a_model_that_changes_a_parameter_in_each_pass_is_refused():
+    """Branches and validation would move it, too; a buffer is put back."""
+
+    class Codebook(nn.Linear):
+        def forward(self, inputs):
+            self.codes.data = 0.9 * self.codes.data
+            return super().forward(inputs)
+
+    model = nn.Sequential(Codebook(4, 4))
+    model[0].codes = nn.Parameter(torch.ones(3), requires_grad=False)
+    assert 'a pass of the model changes its parameter "0.codes"' in refusal(model, ["0"], ROWS)
+    del model[0].codes
+    model[0].register_buffer("codes", torch.ones(3))
+    assert is_grafted(graft(model, ["0"], example=ROWS))

@@ -10,12 +10,12 @@ from .exports import (
 from .gardener import (
     Gardener as Gardener,
     graft as graft,
+    prune as prune,
     ungraft as ungraft,
 )
 from .network_files import (
     load as load,
     load_best as load_best,
-    prune as prune,
     save as save,
 )
 from .probes import (

@@ -18,7 +18,6 @@ from esper_core.leyline.errors import GrowthError, Problem, suggestion
 from esper_core.leyline.files import read_json
 from esper_core.leyline.specs import BlueprintSpec
 from esper_core.plugins import load_plugins
-from esper_grow.gardener.checks import refuse_open_gardener
 from esper_grow.peft_growth import GROWN_FILE, keep_growth_with_adapters
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.network_files import EPISODE_FILE, JOURNAL_FILE, TENSORS_FILE, digest_of, write_network
@@ -84,19 +83,6 @@ def load(
 
     Host(model).rebuild(network, state, find, source=origin)
     keep_growth_with_adapters(model)
-    return model
-
-
-def prune(model: ModelT) -> ModelT:
-    """Remove the seeds that are not kept, such as those of a state from the middle of a training, and return the model.
-
-    No output changes, since they act on branches alone. The Gardener that still trains them does this in ``close``.
-
-    Raises:
-        GrowthError: a Gardener is at work on the model (E357).
-    """
-    refuse_open_gardener(model)
-    Host(model).prune()
     return model
 
 

@@ -27,6 +27,7 @@ from esper_core.growth.dry_runs import HOME, in_mode, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import Slot, is_grafted, matches, observe, slots_of
+from esper_core.growth.snapshots import refuse_changes
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 
@@ -285,7 +286,8 @@ def graft(
     if batch is not None:
         _refuse_example(model, batch)
     places = dict(_places(model, slots))
-    before = None if batch is None else plain_outputs(model, batch)
+    with refuse_changes(model):
+        before = None if batch is None else plain_outputs(model, batch)
     with ExitStack() as undo:
         attach_slots(model, places, undo)
         if batch is not None and before is not None:
@@ -448,9 +450,8 @@ def _match_problems(
     path = None if name is None else f"slots.{name}"
     if not matching:
         message = f'no module of {type(model).__name__} is called "{pattern}"'
-        hint = (
-            suggestion(pattern, names) if pattern else "A slot is behind a part of a model, not behind the whole model."
-        )
+        whole = "A slot is behind a part of a model, not behind the whole model."
+        hint = suggestion(pattern, names) if pattern else whole
         return [Problem("E313", message, path=path, hint=hint)]
     if len(matching) > MATCH_LIMIT:
         message = f'"{pattern}" matches {len(matching)} modules, more than {MATCH_LIMIT}'

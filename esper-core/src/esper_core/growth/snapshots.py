@@ -11,6 +11,7 @@ parameters are frozen; restoring one waits for the current stream only.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from esper_core.growth.dry_runs import device_of, is_plain
 from esper_core.growth.serialization import decode_state, encode_state, form_of
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.errors import GraftError, GrowthError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -169,6 +170,22 @@ class Snapshot:
         cells = [cell for cell in self._cells if cell.checksum is not None]
         checksums = [cell.checksum for cell in cells if cell.checksum is not None]
         return list(zip(cells, torch.stack(checksums).tolist(), strict=True)) if cells else []
+
+
+@contextmanager
+def refuse_changes(model: nn.Module) -> Iterator[None]:
+    """Raise GraftError (E318) if the ``with`` block changes a parameter, as a pass of some codebooks does."""
+
+    def seen() -> dict[str, tuple[int, int]]:
+        named = model.named_parameters()
+        return {name: (id(tensor), int(_checksum(tensor.detach()))) for name, tensor in named if is_plain(tensor)}
+
+    before = seen()
+    yield
+    after = seen()
+    if changed := [name for name in before.keys() & after.keys() if before[name] != after[name]]:
+        hint = "Passes of seeds and of validation would, too: register it as a buffer, or change it in the loop."
+        raise GraftError(Problem("E318", f'a pass of the model changes its parameter "{min(changed)}"', hint=hint))
 
 
 def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:

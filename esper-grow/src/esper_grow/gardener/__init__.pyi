@@ -1,3 +1,4 @@
+from .checks import prune as prune
 from .gardener import (
     Gardener as Gardener,
     LoopOptions as LoopOptions,

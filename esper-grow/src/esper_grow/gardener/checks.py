@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from inspect import signature
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 from pydantic import BaseModel
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
 
 def refuse_ranks() -> None:
     """Raise GrowthError (E343) where several processes train the model together."""
@@ -38,6 +40,19 @@ def refuse_open_gardener(model: nn.Module) -> None:
     if Host(model).is_grafted and HostAutocast.is_on(model):
         hint = "Call close() of it first, or name all slots in one. If it is lost, build the model anew."
         raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
+
+
+def prune(model: ModelT) -> ModelT:
+    """Remove the seeds that are not kept, such as those of a state from the middle of a training, and return the model.
+
+    No output changes, since they act on branches alone. The Gardener that still trains them does this in ``close``.
+
+    Raises:
+        GrowthError: a Gardener is at work on the model (E357).
+    """
+    refuse_open_gardener(model)
+    Host(model).prune()
+    return model
 
 
 def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:

@@ -229,13 +229,15 @@ def default_run() -> Source:
 
 
 def gates() -> Source:
-    """Return the constants of gates and prices, how often sets pass, and intervals cover, of 9,000 episodes."""
+    """Return the constants of gates and prices, how often sets and gains that wander pass, and intervals cover."""
     candidates = [100 * GATE_ALPHA / (place * (place + 1)) for place in (1, 2, 3)]
     numbers = [GATE_ALPHA, 100 * GATE_ALPHA, PRICE_OF_DOUBLING, SEED_IN_DOUBLINGS, LEAST_CORRELATION, *candidates]
     printed = (ROOT / "benchmarks" / "science" / "gates.txt").read_text(encoding="utf-8")
     (covered,) = (float(number) for number in re.findall(r"cover the gain in ([\d.]+) %", printed))
     sets = (ROOT / "benchmarks" / "science" / "sets.txt").read_text(encoding="utf-8")
     numbers += [float(number) for number in re.findall(r"largest upper end: ([\d.]+) %", sets)]
+    wandering = (ROOT / "benchmarks" / "science" / "wandering.txt").read_text(encoding="utf-8")
+    numbers += [float(number) for number in re.findall(r"(0\.98|[\d.]+) (?:%| +0\.71)", wandering)]
     spread = 1.96 * (covered * (100 - covered) / 9000) ** 0.5
     return [*((number,) for number in numbers), (covered, covered - spread, covered + spread)]
 

@@ -23,7 +23,7 @@ governor: {rollbacks: 0}
 checkpoints: {every: 1}
 """
 
-FIX_FIRST = "Fix the cause first: resuming repeats the failed step."
+FIX_FIRST = "Fix the cause first, in the run's copy of a one-file plugin: resuming repeats the failed step."
 
 pytestmark = pytest.mark.members
 

@@ -17,6 +17,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source, find_spec, module_from_spec, spec_from_file_location
 from keyword import iskeyword
 from pathlib import Path
+from sysconfig import get_paths
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from esper_core._version import __version__
@@ -300,9 +301,10 @@ def _check_file_name(path: Path) -> None:
     spec = find_spec(module)
     if spec is None or isinstance(spec.loader, _LocalLoader):
         return
-    # In a folder of ``sys.path``, such as the current one, the file finds itself, and a run's copy of it the original.
-    origin = Path(spec.origin or "")
-    if not origin.is_file() or _contents(origin) != _contents(path):
+    # In a folder of ``sys.path``, such as the current one, the file finds itself, and a run's copy of it the original,
+    # which may have been edited since.
+    origin, folders = Path(spec.origin or ""), set(map(Path, get_paths().values()))
+    if origin.name != path.name or not folders.isdisjoint(origin.parents):
         _refuse(f'the plugin file "{path.name}" has the name of an installed module', "Rename the file.")
 
 

@@ -160,7 +160,6 @@ class Environment:
         self.recipe, self.arm, self.index, self.pool_index = recipe, arm, index, pool_index
         self.round = self.seed = self.steps = 0
         self.over = False
-        self.seconds = 0.0, 0.0
         self.signals: Signals | None = None
         self._implants = implants
         self._faults = faults or FaultBook()
@@ -230,7 +229,6 @@ class Environment:
         self._operations = OperationCount(recipe.network.operations)
         self.steps = 0
         self.over = False
-        self.seconds = 0.0, 0.0
 
     def _probe_loss(self, model: nn.Module) -> Tensor:
         """Return the mean loss on some training data, which a block that is born informed looks at."""

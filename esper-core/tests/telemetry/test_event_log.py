@@ -133,7 +133,7 @@ def test_nan_infinity_and_none_are_distinguished() -> None:
     assert '"gain":null' in line
 
 
-def test_unknown_fields_and_types_are_skipped_and_reported_once(tmp_path: Path) -> None:
+def test_unknown_fields_are_ignored_and_unknown_types_are_reported_once(tmp_path: Path) -> None:
     lines = recorded()
     assert {record["v"] for record in lines} == {EVENT_FORMAT}
     moved = {"type": "seed-moved", "v": EVENT_FORMAT, "to": "late"}
@@ -142,15 +142,8 @@ def test_unknown_fields_and_types_are_skipped_and_reported_once(tmp_path: Path) 
     reported: list[str] = []
     events = list(read_events(write(tmp_path, [*lines, moved, *lines[1:], moved]), tell=reported.append))
     assert repr(events) == repr([*EVENTS, *EVENTS[1:]])
-    fields = [line.partition('"')[2].partition('"')[0] for line in reported]
-    assert sorted(fields) == [
-        "run-finished.cost",
-        "seed-moved",
-        "step-finished.signals.heat",
-        "step-finished.signals.slots.seeds.colour",
-        "step-finished.signals.slots.seeds.gradients.kurtosis",
-    ]
-    assert all(" skipped: esper-core 0." in line for line in reported)
+    (line,) = reported
+    assert line.startswith('events of type "seed-moved" are skipped: esper-core 0.')
 
 
 @pytest.mark.parametrize("kind", ["run-finished", "from-the-future"])

@@ -26,7 +26,6 @@ from esper_core.leyline.actions import Blend  # noqa: TC001  pydantic reads it
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, Stage
-from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind, SlotPlace
 
 if TYPE_CHECKING:
@@ -50,6 +49,9 @@ _WIDTH: Final = 1024
 """A journal in a state dict has a multiple of this length: torch.distributed.checkpoint loads a tensor into one of the
 same size, and a later journal differs from an earlier one by some digits."""
 
+_STRICT: Final = {"extra": "forbid"}
+"""How pydantic reads a journal: with an unknown field it would build another network than the one that was saved."""
+
 # Other readers of JSON take numbers as floats, which hold each whole number up to this one.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Strength = Annotated[float, Field(ge=0.0, le=FULL, allow_inf_nan=False)]
@@ -72,7 +74,7 @@ Shape = Annotated[tuple[int, ...], Field(min_length=1, max_length=3), AfterValid
 class Ramp:
     """The course of an alpha: from ``start`` to ``target`` in ``ticks`` ticks, of which ``done`` have passed."""
 
-    __pydantic_config__ = RECORD
+    __pydantic_config__ = _STRICT
     start: Strength
     target: Strength
     ticks: Count
@@ -92,7 +94,7 @@ class Growth:
         label, acts: the name of the adapters that it belongs to, and whether these are on.
     """
 
-    __pydantic_config__ = RECORD
+    __pydantic_config__ = _STRICT
     slot: str
     at: str
     kind: SiteKind
@@ -127,7 +129,7 @@ class SlotEntry:
         order: its place among the slots of one ``graft``.
     """
 
-    __pydantic_config__ = RECORD
+    __pydantic_config__ = _STRICT
     name: str
     at: str
     kind: SiteKind | None
@@ -144,7 +146,7 @@ class SlotEntry:
 class Network:
     """The slots of a model, whose class is called ``model``, and the seeds in them in the order in which they act."""
 
-    __pydantic_config__ = RECORD
+    __pydantic_config__ = _STRICT
     model: str
     slots: tuple[SlotEntry, ...]
     seeds: tuple[Growth, ...]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-RECORD: Final = {"ser_json_inf_nan": "strings", "extra": "forbid"}
-"""How pydantic reads and writes these records: unknown fields are refused, and NaN is written as a name."""
+RECORD: Final = {"ser_json_inf_nan": "strings"}
+"""How pydantic reads and writes these records: unknown fields are ignored, and NaN is written as a name."""
 
 
 class Finding(StrEnum):

@@ -7,11 +7,11 @@ appended, and flushed to disk at the end of each step. NaN and infinities are wr
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from hashlib import file_digest
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, get_args
@@ -35,6 +35,14 @@ TYPES: Final = frozenset(kind.__dataclass_fields__["type"].default for kind in g
 
 MAX_LINE: Final = 16 << 20
 """Bytes of the longest line that is read. The events of a run have some thousand; a sparse file has no line at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What an event of any version has."""
+
+    type: str
+    v: int
 
 
 class Listener(Protocol):
@@ -177,8 +185,8 @@ def read_events(
 ) -> Iterator[Event]:
     """Read the events of an events.jsonl file in order.
 
-    Events and fields that this version does not know are skipped, and so is an incomplete last line, which a killed or
-    a running process leaves behind.
+    Events of a type that this version does not know are skipped, fields that it does not know are ignored, and an
+    incomplete last line is skipped, which a killed or a running process leaves behind.
 
     Args:
         path: the file.
@@ -240,34 +248,17 @@ def _parse(line: bytes, report: Callable[[str], None]) -> Event | None:
     try:
         event = decode(line)
     except ValidationError as error:
-        return _parse_newer(line, error, report)
+        try:
+            head = TypeAdapter(_Head).validate_json(line, strict=True)
+        except ValidationError:
+            raise error from None
+        _check_version(head.v)
+        if head.type in TYPES:
+            raise
+        report(f'events of type "{head.type}" are skipped: esper-core {__version__} does not know them')
+        return None
     _check_version(event.v)
     return event
-
-
-def _parse_newer(line: bytes, error: ValidationError, report: Callable[[str], None]) -> Event | None:
-    """Read a line without the fields that this version does not know. Raises ``error`` if that is not its fault."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        raise error from None
-    if not isinstance(record, dict) or type(record.get("v")) is not int:
-        raise error
-    _check_version(record["v"])
-    if isinstance(kind := record.get("type"), str) and kind not in TYPES:
-        report(f'events of type "{kind}" are skipped: esper-core {__version__} does not know them')
-        return None
-    for fault in error.errors(include_url=False, include_context=False):
-        if fault["type"] != "unexpected_keyword_argument":
-            raise error
-        _, *way, key = fault["loc"]
-        parent: Any = record
-        for step in way:
-            parent = parent[step]
-        del parent[key]
-        named = ".".join(str(step) for step in (kind, *way, key) if isinstance(step, str))
-        report(f'the field "{named}" is skipped: esper-core {__version__} does not know it')
-    return decode(json.dumps(record))
 
 
 def _check_version(version: int) -> None:

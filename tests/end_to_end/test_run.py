@@ -229,7 +229,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_run_15_the_default_run_and_a_study_include_their_controls(file, arms, esper):
-    assert esper("run", ROOT / file, "--dry-run", "--json").json["arms"] == arms
+    assert esper("check", ROOT / file, "--json").json["arms"] == arms
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ def test_run_15_results_include_their_controls(run):
 
 
 def test_there_is_no_static_control_without_growth_or_of_frozen_blocks_which_would_do_nothing(esper, run, small):
-    planned = ("run", small, "--dry-run", "--json", "--set", "capacity=true")
+    planned = ("check", small, "--json", "--set", "capacity=true")
     assert esper(*planned).json["arms"] == ["schedule", "twin", "capacity"]
     assert esper(*planned, "--set", "growth.freeze_fossils=true").json["arms"] == ["schedule", "twin"]
     small.write_text(SMALL.replace(POLICY, "policy: static\n"))

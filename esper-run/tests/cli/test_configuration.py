@@ -1,5 +1,7 @@
 """``esper check``: problems and warnings are printed, names suggested."""
 
+import re
+
 import pytest
 
 from tests.support.configurations import STRIPES
@@ -9,8 +11,10 @@ from tests.support.configurations import STRIPES
 @pytest.mark.parametrize(
     ("fused", "way"), [("true", "together."), ("false", "one after another: compute.fused is false.")]
 )
-def test_a_dry_run_says_whether_networks_train_together(esper, file, fused, way) -> None:
-    assert f"train {way}" in esper("run", file, "--dry-run", "--set", f"compute.fused={fused}").out
+def test_check_says_how_much_a_run_trains_and_whether_networks_train_together(esper, file, fused, way) -> None:
+    _, size, groups = esper("check", file, "--set", f"compute.fused={fused}").out.splitlines()
+    assert re.fullmatch(r"schedule, twin: \d episodes each, of \d+ steps of \d batches, on a host of [\d,]+ .*", size)
+    assert groups.endswith(f" train {way}")
 
 
 @pytest.mark.members
@@ -26,11 +30,10 @@ def test_an_episode_without_time_for_the_looks_of_a_gate_is_a_warning(esper, fil
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]])
-def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install, file, command) -> None:
-    before = esper(*command, file)
+def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install, file) -> None:
+    before = esper("check", file)
     path = install("bad", "print('noise')\n1 / 0\n")
-    after = esper(*command, file)
+    after = esper("check", file)
     assert (before.status, before.err) == (0, "")
     assert (after.status, after.out) == (0, before.out)
     assert after.err == (
@@ -41,8 +44,8 @@ def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install,
 
 @pytest.mark.members
 def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_path) -> None:
-    nothing = {"ok": True, "problems": [], "warnings": []}
-    assert esper("check", file, "--json").json == nothing | {"groups": "Networks of one structure train together."}
+    planned = {"arms": ["schedule", "twin"], "groups": "Networks of one structure train together."}
+    assert esper("check", file, "--json").json == {"ok": True, "problems": [], "warnings": []} | planned
     path = install("bad", "1 / 0\n")
     install.damaged("esper-torn")
     answer = esper("check", file, "--json")

@@ -32,15 +32,14 @@ def write_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 pytestmark = pytest.mark.members
 
 
-@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
-def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, write_plugin, command: list[str]) -> None:
-    answer = esper(*command, write_plugin(FORGETFUL))
+def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, write_plugin) -> None:
+    answer = esper("check", write_plugin(FORGETFUL))
     assert answer.status == 0
     (line,) = answer.err.splitlines()
     assert line.startswith('warning: E222 plugin "own-probe" (local file ')
     assert "has a function esper_register_rewards that is not marked as a hook" in line
     assert "own_probe.py:3  Put @hookimpl above it" in line
-    answer = esper(*command, write_plugin(FORGETFUL, "reward: own-probe/own\n"))
+    answer = esper("check", write_plugin(FORGETFUL, "reward: own-probe/own\n"))
     assert answer.status == 2
     warning, _, problem = answer.err.partition("\n")
     assert warning.startswith("warning: E222 ")

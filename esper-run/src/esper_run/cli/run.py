@@ -96,7 +96,6 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, name: str 
 @local_runs_option
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
 @_execution_options
-@click.option("--dry-run", is_flag=True, help="Check everything and train nothing.")
 def run(
     file: Path,
     overrides: tuple[str, ...],
@@ -104,7 +103,6 @@ def run(
     name: str | None,
     *,
     execution: Execution,
-    dry_run: bool,
 ) -> None:
     """Run a configuration, or repeat the run of a run directory.
 
@@ -117,9 +115,6 @@ def run(
 
     from esper_run.app.run import run as run_composition
 
-    if dry_run:
-        _print_plan(composition, as_json=execution.as_json)
-        return
     execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
     click.get_current_context().exit(_execute_and_show(execute, runs_dir, execution))
 
@@ -251,28 +246,3 @@ def _execute_and_show(execute: partial[Outcome], runs_dir: Path, execution: Exec
     if page is not None:
         page.wait()
     return max((outcome.exit_code for outcome in outcomes), default=0)
-
-
-def _print_plan(composition: Composition, *, as_json: bool) -> None:
-    """Print what a run would do."""
-    config = composition.config
-    plan = {
-        "arms": composition.every_arm,
-        "episodes": config.rounds * config.environments,
-        "steps": config.episode.steps,
-        "batches": config.episode.batches,
-        "host_parameters": composition.host_parameters,
-        "slots": composition.space.blueprints,
-        "groups": composition.describe_groups(),
-    }
-    if as_json:
-        print_json(plan)
-        return
-    print_line(
-        f"{', '.join(composition.every_arm)}: {plan['episodes']} episodes each, of {plan['steps']} steps of "
-        f"{plan['batches']} batches, on a host of {composition.host_parameters:,} parameters"
-    )
-    for name, blueprints in composition.space.blueprints.items():
-        print_line(f"slot {name}: {', '.join(blueprints)}")
-    print_line(str(plan["groups"]))
-    print_line("Everything is in order; nothing was trained.")

@@ -258,12 +258,3 @@ def test_command_is_the_installed_script_and_works_with_clicks_completion_and_ru
     for name, value in {"_ESPER_COMPLETE": "bash_complete", "COMP_WORDS": "esper plug", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)
     assert esper().out == "plain,plugins\n"
-
-
-def test_command_that_fails_on_damaged_metadata_names_the_damaged_package(grow, install):
-    install.damaged("other-torn")
-    answer = grow("from importlib.metadata import entry_points; entry_points()")
-    assert (answer.status, answer.out) == (3, "")
-    first, second = answer.err.splitlines()
-    assert first.startswith('E223 the metadata of package "other-torn" cannot be read: ')
-    assert second == "  Install it again:  pip install --force-reinstall other-torn"

@@ -237,9 +237,6 @@ def run_command(command: click.Group, arguments: Sequence[str]) -> int:
         print_problems([_exit_by_component(end)])
         return PluginError.exit_code
     except BaseException as error:  # a GeneratorExit, a CancelledError: nothing awaits them here
-        if problems := _damaged_packages(error):
-            print_problems(problems)
-            return PluginError.exit_code
         if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
             print_problems([_lost_files(error)])
             return PluginError.exit_code
@@ -263,19 +260,6 @@ def _lost_files(error: OSError) -> Problem:
     message = f"a component closed files of this process, or none can be opened any more: {error.strerror}"
     hint = "ESPER_SAFE_MODE=1 leaves plugins of other packages out; ulimit -n shows how many files may be open."
     return Problem("E231", message, hint="\n".join([hint, *getattr(error, "__notes__", ())]))
-
-
-def _damaged_packages(error: BaseException) -> list[Problem]:
-    """Return E223 for each package whose metadata cannot be read, if reading metadata raised ``error``.
-
-    Pydantic and torch ask every installed package for their own plugins when they are first used.
-    """
-    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if not any(module.startswith("importlib.metadata") for module in modules):
-        return []
-    from esper_core.plugins import load_plugins
-
-    return list(dict.fromkeys(problem for problem in load_plugins().problems if problem.code == "E223"))
 
 
 def _report_crash(name: str | None) -> None:

@@ -185,20 +185,9 @@ def _problem(details: ErrorDetails, model: type[BaseModel], root: Node, start: K
         about = (entry.field.description or "") if entry and entry.field else ""
         section = path_text((*start, *path[:-1]))
         hint = f'Add "{path[-1]}: …"{f" to {section}" if section else ""}. {about}'.rstrip()
-        if other := _misspelt(root, (*start, *path[:-1])):
-            hint = f'Did you mean "{other}"? Otherwise: {hint[0].lower()}{hint[1:]}'
         return root.problem("E113", (*start, *path), f"the key {shown(path[-1])} is missing", hint)
     code = "E111" if _is_wrong_type(kind) else "E120" if kind in ("value_error", "assertion_error") else "E112"
     return root.problem(code, (*start, *path), _message(details, entry), _hint(details, entry))
-
-
-def _misspelt(root: Node, section: KeyPath) -> str | None:
-    """Return the name beside that of an incomplete section which is so similar that it was probably meant."""
-    above, _ = root.nearest(section[:-1])
-    names = above.plain() if section else None
-    if not isinstance(names, dict) or not isinstance(section[-1], str):
-        return None
-    return nearest(section[-1], [name for name in names if name != section[-1]])
 
 
 def _is_wrong_type(kind: str) -> bool:

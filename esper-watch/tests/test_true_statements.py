@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from esper_core.leyline import Cause, Evidence, Finding, Opinion, Reason
 from esper_watch.growth import picture
-from esper_watch.headline import facts, headline
+from esper_watch.headline import headline
 from esper_watch.history import read_history
 from esper_watch.report import read_report, report_page, write_report
 from esper_watch.web import followed_run
@@ -115,24 +114,6 @@ def test_the_page_of_a_loop_says_what_it_kept_and_what_that_changed(make_run, ch
     assert "+9,645 parameters (20.3 times as many)" in text
     change(run, "events.jsonl", r'.*"now":"fossilised".*\n', "")
     assert headline(read_report(run)).startswith("Nothing was kept in this loop")
-
-
-def test_a_run_that_goes_on_says_how_long_a_step_takes_beside_its_last_event(make_run):
-    from filelock import FileLock
-
-    run = make_run(environments=2, steps=10)
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]))
-    (run / "summary.json").unlink()
-    started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - 100))
-    manifest = {"format": 1, "id": run.name, "status": "running", "started": started}
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    with FileLock(run / ".lock"):
-        history, answers = read_history(run), dict(facts(read_report(run)))
-    expected = 100 * 4 / history.finished_steps  # four networks are trained side by side
-    answer = re.fullmatch(r"a step of all networks takes about (\d+) s; an event follows each", typed(answers["Pace"]))
-    assert answer
-    assert float(answer[1]) == pytest.approx(expected, rel=0.1)
 
 
 REST = "new Promise((tell) => setTimeout(tell, 150))"

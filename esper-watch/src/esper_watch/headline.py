@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Cause
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
-from esper_core.leyline.errors import plural
 from esper_run.runs.findings import NO_DIFFERENCE, against_twin, finding, lost_text
 from esper_run.runs.statistics import mean_interval
 from esper_watch import figures
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 
 LAST_EVENT: Final = "Last event"
 """The fact whose answer is a time, to which the page adds how long ago it was."""
-
-LATELY: Final = 10
-"""Steps over which a trend is told."""
 
 _STATUS: Final = {
     "failed": "The run failed.",
@@ -123,12 +119,9 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     history = report.history
     if history.status != "done":
         yield "Progress", _progress(report)
-        if pace := _pace(report):
-            yield "Pace", f"a step of all networks takes about {format_seconds(pace)}; an event follows each"
         if report.last_event is not None:
             yield LAST_EVENT, datetime.fromtimestamp(report.last_event, UTC).isoformat(timespec="seconds")
         yield from (("So far", text) for text in differences_so_far(history, report.metric))
-        yield from (("Lately", text) for text in _trends(history, report.metric))
     else:
         for comparison in against_twin(report.comparisons):
             if comparison["difference"] is not None:
@@ -141,15 +134,6 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     yield from (("Cost", text) for text in _costs(report))
     if total := as_number((report.summary or {}).get("timing", {}).get("total")):
         yield "Time", f"{format_seconds(total)} in all, {format_rate(history.finished_steps / total)}"
-
-
-def _pace(report: Report) -> float | None:
-    """Return the seconds that one step of all networks takes; None if it is not known, or the run does not go on."""
-    history = report.history
-    if history.status != "running" or report.elapsed is None or report.manifest.get("resumed"):
-        return None
-    together = len(history.running)  # they are trained side by side, and their events come together
-    return report.elapsed * together / history.finished_steps if together and history.finished_steps else None
 
 
 def _gain(report: Report, comparison: Mapping[str, Any]) -> str:
@@ -191,16 +175,6 @@ def differences_so_far(history: History, metric: Metric) -> Iterator[str]:
             low, high = max(-most, interval.low), min(most, interval.high)
             text += f", 95\N{NO-BREAK SPACE}% interval {format_difference_interval(metric, low, high)}"
         yield f"{text}; n = {interval.n}"
-
-
-def _trends(history: History, metric: Metric) -> Iterator[str]:
-    """Yield by how much the mean of each arm that is not finished changed over its latest steps."""
-    unfinished = {arm for _, arm, _ in history.running}
-    for arm in history.arms:
-        means = [value for value in history.mean_metric(arm)[-LATELY - 1 :] if is_usable(value)]
-        if arm in unfinished and len(means) > 1:
-            change = format_difference(metric, means[-1] - means[0])
-            yield f"{arm} {change} in validation {metric.name} over the last {plural(len(means) - 1, 'step')}"
 
 
 def _costs(report: Report) -> Iterator[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 C = TypeVar("C", bound="Callable[..., None]")
-Status = Literal["passed", "failed", "skipped", "expected failure", "unexpected pass"]
+Status = Literal["passed", "failed", "skipped"]
 
 
 class NotApplicable(Exception):
@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The outcome of a check. ``message`` says what is wrong, or why it was skipped or expected to fail."""
+    """The outcome of a check. ``message`` says what is wrong, or why it was skipped."""
 
     component: str
     check: str
@@ -72,28 +72,22 @@ class CheckResult:
     @property
     def ok(self) -> bool:
         """Whether nothing has to be fixed."""
-        return self.status not in ("failed", "unexpected pass")
+        return self.status != "failed"
 
 
-def run_checks(checks: Iterable[Check], expected_failures: Mapping[str, str] | None = None) -> list[CheckResult]:
+def run_checks(checks: Iterable[Check]) -> list[CheckResult]:
     """Run each check and return the results. A check fails with whatever exception its component raises.
 
     Once a decisive check has failed, later ones of the same component and case are skipped.
-
-    Args:
-        checks: to run, in this order.
-        expected_failures: reasons for expected failures, by name or title of the check. A pass is reported.
     """
-    planned, expected = list(checks), dict(expected_failures or {})
-    demand_known(planned, expected)
     failed: dict[tuple[str, str | None], str] = {}
     results = []
-    for check in planned:
+    for check in checks:
         case = check.component, check.case
         if case in failed:
             results.append(CheckResult(check.component, check.title, "skipped", f"{failed[case]} failed"))
             continue
-        results.append(_result(check, check.expectation(expected)))
+        results.append(_result(check))
         if check.is_decisive and results[-1].status == "failed":
             failed[case] = check.name
     return results
@@ -155,7 +149,7 @@ def require(condition: bool, otherwise: str) -> None:
         raise NotApplicable(otherwise)
 
 
-def _result(check: Check, expected: str | None) -> CheckResult:
+def _result(check: Check) -> CheckResult:
     try:
         check.run()
     except NotApplicable as reason:
@@ -164,9 +158,5 @@ def _result(check: Check, expected: str | None) -> CheckResult:
         message = str(error) if isinstance(error, AssertionError) else f"raised {type(error).__name__}: {error}"
         if isinstance(error, PluginError):  # from the checks of a run, which say what was wrong
             message = error.problems[0].message
-        if expected is None:
-            return CheckResult(check.component, check.title, "failed", message or "an assertion failed")
-        return CheckResult(check.component, check.title, "expected failure", f"{expected} ({message})")
-    if expected is not None:
-        return CheckResult(check.component, check.title, "unexpected pass", f"was expected to fail: {expected}")
+        return CheckResult(check.component, check.title, "failed", message or "an assertion failed")
     return CheckResult(check.component, check.title, "passed")

@@ -141,13 +141,13 @@ def _each(name: str, checks: Iterable[Callable[..., None]], cases: Mapping[Any, 
 
 
 def _runner(checks: Callable[..., Iterable[Check]]) -> Callable[..., list[CheckResult]]:
-    """Return a function that takes the arguments of ``checks`` and ``expected_failures``, and runs the checks."""
+    """Return a function that takes the arguments of ``checks``, and runs the checks."""
 
     @wraps(checks)
-    def run(*arguments: Any, expected_failures: Mapping[str, str] | None = None, **options: Any) -> list[CheckResult]:
-        return run_checks(checks(*arguments, **options), expected_failures)
+    def run(*arguments: Any, **options: Any) -> list[CheckResult]:
+        return run_checks(checks(*arguments, **options))
 
-    run.__doc__ = f"Run every check of ``{checks.__name__}``. Arguments are those of it and of ``run_checks``."
+    run.__doc__ = f"Run every check of ``{checks.__name__}``, which has the same arguments, and return the results."
     return run
 
 
@@ -223,8 +223,7 @@ def has_its_settings(component: Component) -> None:
 def plugin_checks(plugin: Target, settings: Settings | None = None) -> list[Check]:
     """Return the checks for every component of a plugin, which is given by its id, its package or a module with hooks.
 
-    ``settings`` are by component. ``check_plugin`` also takes ``expected_failures`` by name of the check, or for one
-    component as ``tiny-conv-keeps_shape``.
+    ``settings`` are by component.
 
     Raises:
         ConfigError: there is no such plugin.

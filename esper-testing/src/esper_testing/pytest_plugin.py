@@ -34,7 +34,8 @@ def parametrize_with_checks(
     Args:
         target: a plugin's id, a package, a module with hooks, a component, or a list of these.
         settings: settings of components, by name.
-        expected_failures: reasons for expected failures, by name of the check. If the check passes, the test fails.
+        expected_failures: reasons for expected failures, by name of the check, or for one component as
+            ``tiny-conv-keeps_shape``. If the check passes, the test fails.
     """
     from esper_testing.checks import demand_known
     from esper_testing.components import plugin_checks

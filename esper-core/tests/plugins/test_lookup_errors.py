@@ -2,7 +2,7 @@
 
 import pytest
 
-from esper_core.plugins.lookup_errors import UnknownComponent, UnusableComponent
+from esper_core.leyline.errors import ConfigError, PluginError
 
 LIST = "List them:  esper components list blueprint"
 KNOWN = "Known: conv3x3, tiny"
@@ -37,7 +37,7 @@ def registry(load, workshop):
 def test_unknown_name_is_explained(registry, refusal, name: str, reason: str, hints: list[str]) -> None:
     lines = [f'E201 unknown blueprint "{name}" in slot "early"{reason}', *hints, LIST]
     explanation = refusal(lambda: registry.find("blueprint", name, context='slot "early"'))
-    assert explanation == (UnknownComponent, "\n  ".join(lines))
+    assert explanation == (ConfigError, "\n  ".join(lines))
     assert refusal(lambda: registry.match("blueprint", name))[1] == explanation[1].replace(' in slot "early"', "")
 
 
@@ -45,13 +45,13 @@ def test_unknown_name_is_explained(registry, refusal, name: str, reason: str, hi
 def test_glob_without_matches_is_explained(registry, refusal, glob: str, hint: str) -> None:
     text = f'E207 no blueprint matches "{glob}" in slot "early"\n  {hint}\n  {LIST}'
     explanation = refusal(lambda: registry.match("blueprint", glob, context='slot "early"'))
-    assert explanation == (UnknownComponent, text)
+    assert explanation == (ConfigError, text)
 
 
 def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
     registry = load(*(workshop.blueprints("same", plugin=plugin) for plugin in ("one", "two"))).registry
     assert refusal(lambda: registry.find("blueprint", "same", context='slot "early"')) == (
-        UnknownComponent,
+        ConfigError,
         'E206 several plugins have a blueprint "same" in slot "early"\n'
         '  Write one of:  "one/same" (esper-one 0.2.0) or "two/same" (esper-two 0.2.0)',
     )
@@ -64,7 +64,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
 def test_kind_without_components_names_the_pip_command(load, refusal, kind: str, code: str) -> None:
     text = f'{code} unknown {kind} "x"\n  No {kind} is installed. Install some:  pip install esper-tasks\n'
     explanation = refusal(lambda: load().registry.find(kind, "x"))
-    assert explanation == (UnknownComponent, f"{text}  List them:  esper components list {kind}")
+    assert explanation == (ConfigError, f"{text}  List them:  esper components list {kind}")
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_name_of_an_inactive_plugin_is_explained(load, workshop, refusal, settin
     belongs = f'belongs to plugin "extra" (esper-extra 0.2.0), which is {reason}'
     for name in ("extra/tiny", "extra/*"):
         explanation = refusal(lambda name=name: registry.match("blueprint", name, context='slot "early"'))
-        assert explanation == (UnknownComponent, f'E209 blueprint "{name}" in slot "early" {belongs}\n  {hint}')
+        assert explanation == (ConfigError, f'E209 blueprint "{name}" in slot "early" {belongs}\n  {hint}')
 
 
 def test_name_of_a_broken_plugin_is_reported_with_the_cause(load, workshop, refusal) -> None:
     requires = ['Einops-Not-There>=0.7; python_version>"3"']
     registry = load(workshop.package("import einops_not_there.layers\n", requires=requires)).registry
     assert refusal(lambda: registry.find("blueprint", "extra/tiny")) == (
-        UnusableComponent,
+        PluginError,
         'E209 blueprint "extra/tiny" belongs to plugin "extra" (esper-extra 0.2.0), which is broken\n'
         '  E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
         " ModuleNotFoundError: No module named 'einops_not_there'\n"
@@ -94,13 +94,12 @@ def test_name_of_a_broken_plugin_is_reported_with_the_cause(load, workshop, refu
         '    Install what is missing:  pip install "Einops-Not-There>=0.7"\n'
         "  More:  esper plugins show extra",
     )
-    assert UnusableComponent.exit_code == 3
 
 
 def test_short_name_of_a_broken_plugin_is_recognised(load, workshop, refusal) -> None:
     package = workshop.tasks('registry.add("good", "m:S", TaskSpec())', 'registry.add("Bad", 1, None)')
     kind, text = refusal(lambda: load(package).registry.find("task", "good"))
-    assert kind is UnusableComponent
+    assert kind is PluginError
     assert text.startswith('E209 task "good" belongs to plugin "extra" (esper-extra 0.2.0), which is broken\n  E216 ')
 
 

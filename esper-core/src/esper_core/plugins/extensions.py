@@ -50,11 +50,6 @@ class Extension:
         return f'{self.kind} "{self.name}" ({self.source})'
 
     @property
-    def packages(self) -> frozenset[str]:
-        """The names of these packages."""
-        return frozenset(claim.package for claim in self.claims)
-
-    @property
     def is_left_out(self) -> bool:
         """Whether safe mode leaves it out."""
         return is_set("ESPER_SAFE_MODE") and not all(is_first_party(claim.package) for claim in self.claims)

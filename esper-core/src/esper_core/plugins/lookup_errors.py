@@ -23,14 +23,6 @@ _MAX_LISTED: Final = 12
 """Names that a message lists."""
 
 
-class UnknownComponent(ConfigError):
-    """A name, in the configuration or on the command line, that no active plugin provides."""
-
-
-class UnusableComponent(PluginError):
-    """A name whose plugin is installed, but broken or rejected."""
-
-
 def unknown_component(
     kind: ComponentKind | None,
     name: str,
@@ -39,7 +31,7 @@ def unknown_component(
     records: Sequence[PluginRecord],
     *,
     is_pattern: bool,
-) -> UnknownComponent:
+) -> ConfigError:
     """Return the error for a name, or a pattern, that fits no component.
 
     Args:
@@ -74,28 +66,26 @@ def unknown_component(
         lines.append(f"Known: {_listed(list(_by_name(of_plugin or candidates)))}")
     command = f"List them:  esper components list {kind or ''}".rstrip()
     hint = "\n".join(line for line in (*lines, inactive_hint(records), command) if line)
-    return UnknownComponent(Problem(code, message, hint=hint))
+    return ConfigError(Problem(code, message, hint=hint))
 
 
-def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Component]) -> UnknownComponent:
+def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Component]) -> ConfigError:
     """Return the error for a short name that several plugins provide."""
     ids = [f'"{component.id}" ({component.source})' for component in claims]
     message = f'several plugins have a {kind} "{name}"{_within(context)}'
-    return UnknownComponent(Problem("E206", message, hint=f"Write one of:  {' or '.join(ids)}"))
+    return ConfigError(Problem("E206", message, hint=f"Write one of:  {' or '.join(ids)}"))
 
 
-def unusable(
-    kind: ComponentKind | None, name: str, context: str, record: PluginRecord
-) -> UnknownComponent | UnusableComponent:
+def unusable(kind: ComponentKind | None, name: str, context: str, record: PluginRecord) -> ConfigError | PluginError:
     """Return the error for a name whose plugin is installed and not active, with the reason."""
     message = f'{kind or "component"} "{name}"{_within(context)} belongs to {record.title}, which is '
     if record.status == "disabled":
         hint = f'Take "{record.id}" out of plugins.disable.'
-        return UnknownComponent(Problem("E209", message + "disabled", hint=hint))
+        return ConfigError(Problem("E209", message + "disabled", hint=hint))
     if record.status == "not-listed":
-        return UnknownComponent(Problem("E209", message + "left out in safe mode", hint="Unset ESPER_SAFE_MODE."))
+        return ConfigError(Problem("E209", message + "left out in safe mode", hint="Unset ESPER_SAFE_MODE."))
     hint = "\n".join([*map(str, record.problems), f"More:  esper plugins show {record.id}"])
-    return UnusableComponent(Problem("E209", message + record.status, hint=hint))
+    return PluginError(Problem("E209", message + record.status, hint=hint))
 
 
 def unknown_plugin(name: str, records: Sequence[PluginRecord]) -> Problem:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from esper_core.leyline.errors import PluginError, Problem, suggestion
+from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
 from esper_core.leyline.specs import (
     COMPONENT_KINDS,
     SITE_KINDS,
@@ -126,8 +126,8 @@ class Registry:
         is used: ``slot "early"``.
 
         Raises:
-            UnknownComponent: there is none, or more than one.
-            UnusableComponent: its plugin is broken or rejected.
+            ConfigError: there is none, or more than one.
+            PluginError: its plugin is broken or rejected.
             ConfigError: it does not take such settings (E120).
         """
         name, _, settings = name.partition("(")
@@ -166,7 +166,7 @@ class Registry:
 
     def _missing(
         self, kind: ComponentKind | None, name: str, context: str, *, is_pattern: bool = False
-    ) -> lookup_errors.UnknownComponent | lookup_errors.UnusableComponent:
+    ) -> ConfigError | PluginError:
         """Return the error for a name that no active plugin provides; its plugin may be installed and not active."""
         plugin, slash, _ = name.rpartition("/")
         owners = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.leyline.protocols import Split, SplitName, Task
+    from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
 
 
 MOST_OF_A_SHARE: Final = 1.001
@@ -47,16 +47,11 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-class _Attributed:
-    """A component whose faults are attributed to its package."""
-
-    def __init__(self, component: Any, label: str) -> None:
-        self._component = component
-        self._label = label
-
-
-class AttributedSchedule(_Attributed):
+class AttributedSchedule:
     """A schedule whose errors, and factors that are not numbers of 0 or more, are attributed to its package."""
+
+    def __init__(self, schedule: Schedule, label: str) -> None:
+        self._component, self._label = schedule, label
 
     def factor(self, step: int, steps: int | None) -> float:
         """Return the schedule's factor on the learning rate."""
@@ -68,11 +63,11 @@ class AttributedSchedule(_Attributed):
         return factor
 
 
-class AttributedTask(_Attributed):
+class AttributedTask:
     """A task whose errors, and losses and scores that are not one number for each example, are attributed to it."""
 
     def __init__(self, task: Task, label: str) -> None:
-        super().__init__(task, label)
+        self._component, self._label = task, label
         self.metric = task.metric
         self.shape = task.shape
 

@@ -71,7 +71,8 @@ def external_help(command: Extension) -> str:
     if command.is_left_out:
         return f"From {command.source}; left out in safe mode."
     package, text = KNOWN_ELSEWHERE.get(command.name, ("", ""))
-    return f"{text} From {command.source}." if command.packages == {package} else f"From {command.source}."
+    is_known = {claim.package for claim in command.claims} == {package}
+    return f"{text} From {command.source}." if is_known else f"From {command.source}."
 
 
 def load_built_in(name: str) -> click.Command:

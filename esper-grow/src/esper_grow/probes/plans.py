@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from esper_core.leyline.errors import GrowthError, Problem, one_line, plural
 from esper_grow.gardener.choices import PlannedBlueprint
-from esper_grow.probes.results import WIDTH, finite, html_of, wrapped
+from esper_grow.probes.results import WIDTH, html_of, wrapped
 from esper_run.formats import decimals_of, format_number
 from esper_run.runs.checkpoint_files import read_part
 from esper_run.runs.directory import write_json
@@ -192,7 +193,7 @@ class AdapterPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data for JSON. Numbers that are not finite become None."""
-        data: dict[str, Any] = finite(asdict(self))
+        data: dict[str, Any] = to_jsonable_python(asdict(self), inf_nan_mode="null")
         return data
 
     def _refuse_unusable(self) -> None:

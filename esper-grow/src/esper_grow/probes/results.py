@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic_core import to_jsonable_python
 
 from esper_core.leyline.errors import one_line, plural
 from esper_run.formats import decimals_of, format_flops, format_number, plain
@@ -130,7 +131,7 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data for JSON. Numbers that are not finite become None."""
-        return {"format": PROBE_FORMAT, **finite(asdict(self))}
+        return {"format": PROBE_FORMAT, **to_jsonable_python(asdict(self), inf_nan_mode="null")}
 
     def __repr__(self) -> str:
         best, summary = self.best, ""
@@ -208,15 +209,6 @@ def wrapped(text: str) -> list[str]:
     from textwrap import wrap
 
     return wrap(text, WIDTH, break_on_hyphens=False)
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with None in place of numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: finite(nested) for key, nested in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(nested) for nested in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def verdict_on(rows: Sequence[ProbeRow]) -> tuple[Verdict, str]:

@@ -19,7 +19,7 @@ from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import print_facts, print_json, print_line, print_problems, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from esper_core.leyline.errors import Problem
     from esper_core.leyline.specs import ComponentKind
@@ -186,7 +186,7 @@ def _describe(component: Component) -> dict[str, Any]:
     described: dict[str, Any] = {
         **{name: getattr(component, name) for name in ("id", "short", "kind", "plugin", "package", "version")},
         "summary": spec.summary,
-        "target": _target(component.target),
+        "target": component.title.target,
     }
     if isinstance(spec, BlueprintSpec):
         return described | {
@@ -197,17 +197,10 @@ def _describe(component: Component) -> dict[str, Any]:
         }
     if isinstance(spec, HostSpec):
         described["slots"] = {name: asdict(place) for name, place in spec.slots.items()}
-    return described | {"settings": None if spec.settings is None else _target(spec.settings)}
-
-
-def _target(definition: Callable[..., Any] | str) -> str:
-    """Return where an object is defined, as "module:attribute"."""
-    if isinstance(definition, str):
-        return definition
-    kind = type(definition)
-    return (
-        f"{getattr(definition, '__module__', kind.__module__)}:{getattr(definition, '__qualname__', kind.__qualname__)}"
-    )
+    settings = spec.settings
+    if isinstance(settings, type):
+        settings = f"{settings.__module__}:{settings.__qualname__}"
+    return described | {"settings": settings}
 
 
 def _show_component(facts: dict[str, Any]) -> None:

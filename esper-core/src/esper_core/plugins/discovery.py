@@ -18,7 +18,7 @@ from importlib.util import decode_source, find_spec, module_from_spec, spec_from
 from keyword import iskeyword
 from pathlib import Path
 from sysconfig import get_paths
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from esper_core._version import __version__
 from esper_core.leyline.errors import PluginError, Problem
@@ -56,37 +56,13 @@ RELATIVE_PATH_HINT: Final = "The path is relative to the configuration's folder.
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
-class Distribution(Protocol):
-    """The part of ``importlib.metadata.Distribution`` that discovery reads."""
-
-    @property
-    def name(self) -> str:
-        """Name of the distribution."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Version of the distribution."""
-        ...
-
-    @property
-    def requires(self) -> Sequence[str] | None:
-        """Requirements of the distribution, as in its metadata."""
-        ...
-
-    @property
-    def entry_points(self) -> Iterable[EntryPoint]:
-        """Entry points that the distribution declares."""
-        ...
-
-
 def discover(
-    group: str, distributions: Iterable[Distribution] | None = None
+    group: str, distributions: Iterable[Any] | None = None
 ) -> tuple[tuple[EntryPointInfo, ...], tuple[Problem, ...]]:
     """Return the entry points of a group, sorted by name, and a problem (E223) for each package with damaged metadata.
 
     A package that is on the path twice (an editable install and its egg-info) counts once, where Python finds it first.
-    ``distributions`` are read instead of the installed packages.
+    ``distributions`` are read instead of the installed packages: their name, version, requires and entry_points.
     """
     if distributions is None:
         from importlib.metadata import distributions as installed  # imported late: takes 20 ms
@@ -104,7 +80,7 @@ def discover(
     return tuple(sorted(listed, key=lambda entry: (entry.name, entry.package, entry.target))), tuple(problems)
 
 
-def _entry_points(distribution: Distribution, entries: list[EntryPoint]) -> list[EntryPointInfo]:
+def _entry_points(distribution: Any, entries: list[EntryPoint]) -> list[EntryPointInfo]:
     name, version, requires = distribution.name, distribution.version, tuple(distribution.requires or ())
     if not isinstance(version, str):
         msg = f"the metadata of {name} has no version"
@@ -115,7 +91,7 @@ def _entry_points(distribution: Distribution, entries: list[EntryPoint]) -> list
     ]
 
 
-def _damage_problem(distribution: Distribution, error: Exception) -> Problem:
+def _damage_problem(distribution: Any, error: Exception) -> Problem:
     name: str | None = None
     with suppress(Exception):  # the name may be damaged, too
         name = distribution.name

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pluggy
 
-    from esper_core.plugins.discovery import Distribution, LocalFile
+    from esper_core.plugins.discovery import LocalFile
     from esper_core.plugins.plugin_records import Component, PluginCandidate, PluginRecord
 
 
@@ -72,7 +72,7 @@ def load_plugins(
     disable: Iterable[str] = (),
     local: Iterable[Path | LocalFile] = (),
     safe_mode: bool | None = None,
-    distributions: Iterable[Distribution] | None = None,
+    distributions: Iterable[Any] | None = None,
 ) -> Plugins:
     """Load the installed plugins.
 

@@ -187,11 +187,10 @@ def test_a_warning_is_passed_on_once_and_is_in_the_summary(run):
 
 
 @pytest.mark.parametrize("name", ["..", "x" * 300, "a\nb"])
-def test_an_invalid_name_is_refused_before_anything_is_loaded(name, run, tmp_path):
-    ran = run(file=tmp_path / "missing.yaml", options=("--name", name), code=2)
-    assert "--name" in ran.answer.err
-    assert "expected a letter, then at most 49 letters, digits, - and _; received" in ran.answer.err
-    assert "missing.yaml" not in ran.answer.err
+def test_an_invalid_name_is_refused_before_anything_runs(name, run):
+    ran = run(options=("--name", name), code=2)
+    assert "Input should be a letter, then at most 49 letters, digits, - and _; received " in ran.answer.err
+    assert "--set name" in ran.answer.err
     assert not ran.runs.exists()
 
 

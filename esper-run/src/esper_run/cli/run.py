@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass, fields
 from functools import partial, wraps
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from esper_core.leyline.constants import FIRST_LOOK, PREPARATION_SECONDS
-from esper_core.leyline.errors import EsperError, Problem, RunFolderError, printable
+from esper_core.leyline.errors import EsperError, Problem, RunFolderError
 from esper_core.leyline.files import is_url
 from esper_run.cli.exits import preparation
 from esper_run.cli.output import print_json, print_line, print_problems, print_warnings
@@ -80,21 +79,11 @@ def _execution_options(command: Callable[..., None]) -> Callable[..., None]:
     return collect
 
 
-def _check_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """Return the name of a run, which must be what ``name`` in a file can be."""
-    from esper_run.config.model import NAME_PATTERN
-
-    if name is not None and not re.fullmatch(NAME_PATTERN, name):
-        message = printable(f'expected a letter, then at most 49 letters, digits, - and _; received "{name}"')
-        raise click.BadParameter(message)
-    return name
-
-
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
 @set_option
 @local_runs_option
-@click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
+@click.option("--name", help="Name of the run; default: two random words. Short for --set name=NAME.")
 @_execution_options
 def run(
     file: Path,
@@ -111,11 +100,12 @@ def run(
     esper run plugins.yaml --set environments=2 --set episode.steps=10
     esper run runs/20261121-101512-quiet-otter
     """
-    composition = build(*load(config_file(file), execution.overriding(overrides)))
+    named = () if name is None else (f"name={name}",)
+    composition = build(*load(config_file(file), execution.overriding((*overrides, *named))))
 
     from esper_run.app.run import run as run_composition
 
-    execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
+    execute = partial(run_composition, composition, runs_dir=runs_dir)
     click.get_current_context().exit(_execute_and_show(execute, runs_dir, execution))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
+from esper_run.runs.records import words_of
 from esper_run.runs.statistics import Sample, as_record, compare_paired, judge_together, shared_seeds
 from esper_watch.formats import cut
 from esper_watch.history import CAPACITY, TWIN, is_control, metric_of
@@ -174,7 +175,7 @@ def _arms(runs: Sequence[Run]) -> list[ComparedArm]:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """Return what runs are called in front of their arms: words of ids, else ids, else paths."""
-    for names in ([run.words for run in runs], [run.name for run in runs]):
+    for names in ([words_of(run.name) for run in runs], [run.name for run in runs]):
         if len(set(names)) == len(names):
             return names
     return [str(run.path) for run in runs]

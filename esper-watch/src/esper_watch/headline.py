@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Cause
-from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
-from esper_run.runs.findings import NO_DIFFERENCE, against_twin, finding, lost_text
+from esper_core.leyline.constants import CONFIDENCE
+from esper_run.runs.findings import NO_DIFFERENCE, against_twin, finding, lost_text, missing_networks_text
 from esper_run.runs.statistics import mean_interval
 from esper_watch import figures
 from esper_watch.formats import (
@@ -238,14 +238,8 @@ def _remarks(report: Report) -> Iterator[str]:
     comparisons = report.comparisons
     if report.changed:
         yield report.changed
-    lacks = {comparison.get("why") for comparison in comparisons}
-    if "too few seeds" in lacks:
-        yield (
-            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} networks of each arm; this run has "
-            f"{comparisons[0]['n']}."
-        )
-    if "too few seeds for so many comparisons" in lacks:
-        yield "So many comparisons at once need more networks for a verdict than this run has."
+    if lacking := missing_networks_text(comparisons):
+        yield lacking
     if len(comparisons) > 1:
         yield f"p-values are adjusted for the {len(comparisons)} comparisons of the run (Holm). The intervals are not."
     for warning in (report.summary or {}).get("warnings", []):

@@ -184,7 +184,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def print_results(results: Mapping[str, Any]) -> None:
     """Print a table of the arms, then one of their comparisons."""
     from esper_run.config.model import CAPACITY
-    from esper_run.runs.findings import conclusions_text, last_weights_text, ways_text
+    from esper_run.runs.findings import conclusions_text, last_weights_text, missing_networks_text, ways_text
 
     metric = metric_of(results)
     print_arms(metric, results["arms"])
@@ -201,7 +201,7 @@ def print_results(results: Mapping[str, Any]) -> None:
         _print_comparisons(metric, comparisons)
     if any(comparison["b"].startswith(CAPACITY) for comparison in comparisons):
         print_wrapped(f"{CAPACITY} has the grown blocks from the start. Neither side of that comparison is tuned.")
-    if remark := _missing_seeds(comparisons):
+    if remark := missing_networks_text(comparisons):
         print_wrapped(remark)
 
 
@@ -238,20 +238,6 @@ def _print_comparisons(metric: Metric, comparisons: Sequence[Mapping[str, Any]])
     for a, b, difference, interval, n, p, holm, verdict in rows:
         adjusted = "" if holm == p else f" ({holm} by Holm)"
         print_wrapped(f"{a} against {b}: {difference} ({interval}), n = {n}, p = {p}{adjusted}: {verdict}")
-
-
-def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return how many networks a verdict needs, if there are too few for any."""
-    from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
-    from esper_run.runs.statistics import seeds_needed
-
-    reasons = [comparison.get("why") for comparison in comparisons]
-    if reasons and set(reasons) == {"too few seeds"}:
-        return f"A verdict needs {MIN_SEEDS_FOR_VERDICT} networks of each arm; there are {comparisons[0]['n']}."
-    if "too few seeds for so many comparisons" in reasons:
-        needed = seeds_needed(len(reasons))
-        return f"With {len(reasons)} comparisons a verdict needs {needed} networks of each arm."
-    return None
 
 
 def print_outcome(outcome: Outcome) -> None:

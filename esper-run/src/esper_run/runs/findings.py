@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural
 from esper_run.config.model import CAPACITY, TWIN
 from esper_run.formats import NO_BREAK, format_difference, format_difference_interval, format_value, metric_of
@@ -100,6 +101,19 @@ def ways_text(reasons: Sequence[str | None]) -> str | None:
     if together:
         parts.insert(0, f"{plural(together, 'network')} as one program with those of the same structure")
     return f"Trained {'; '.join(parts)}." if parts else None
+
+
+def missing_networks_text(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return how many networks a verdict needs, if there are too few for any."""
+    from esper_run.runs.statistics import seeds_needed
+
+    reasons = [comparison.get("why") for comparison in comparisons]
+    if reasons and set(reasons) == {"too few seeds"}:
+        return f"A verdict needs {MIN_SEEDS_FOR_VERDICT} networks of each arm; there are {comparisons[0]['n']}."
+    if "too few seeds for so many comparisons" in reasons:
+        needed = seeds_needed(len(reasons))
+        return f"With {len(reasons)} comparisons a verdict needs {needed} networks of each arm."
+    return None
 
 
 def next_command(results: Mapping[str, Any], path: str, *, lost: str) -> tuple[str, str]:

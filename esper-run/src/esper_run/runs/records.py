@@ -180,11 +180,6 @@ class Run:
         return self.path.resolve().name
 
     @property
-    def words(self) -> str:
-        """Name of the folder without its time."""
-        return words_of(self.name)
-
-    @property
     def reason(self) -> str:
         """Why the run did not finish; empty if unknown."""
         return str(self.manifest.get("reason", ""))

@@ -46,7 +46,7 @@ def test_setting_that_a_component_refuses_is_reported_at_its_line(before, after,
 
 def test_freed_memory_is_kept_when_a_study_begins(configured, monkeypatch) -> None:
     changed: list[int] = []
-    monkeypatch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: lambda bound, value: changed.append(bound) or 1)
+    monkeypatch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: lambda bound, value: changed.append(bound))
     composition = prepare(configured())
     assert changed == []
     composition.study(StudyContext(Bus(), Clock(), lambda snapshot: CALM)).pool.close()

@@ -37,14 +37,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def tune_allocator() -> bool:
-    """Make glibc keep freed memory, for the whole process. Computed numbers do not change.
-
-    Returns:
-        Whether glibc accepted it; False on other systems.
-    """
-    mallopt = glibc_mallopt()
-    return mallopt is not None and [mallopt(*bound) for bound in BOUNDS.items()] == [1] * len(BOUNDS)
+def tune_allocator() -> None:
+    """Make glibc keep freed memory, for the whole process; nothing on other systems. Computed numbers do not change."""
+    if (mallopt := glibc_mallopt()) is not None:
+        for bound in BOUNDS.items():
+            mallopt(*bound)
 
 
 def glibc_mallopt() -> Callable[[int, int], int] | None:

@@ -204,8 +204,6 @@ def _hints(report: Report) -> Iterator[str]:
             yield note
     elif history.status == "done" and report.summary is None and len(history.arms) > 1:
         yield "Copy manifest.json and summary.json from the run's own folder, and write the report again."
-        if report.config:
-            yield f"If they are lost, repeat the run:  esper run runs/{history.name}"
 
 
 def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:

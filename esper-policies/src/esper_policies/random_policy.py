@@ -48,7 +48,9 @@ class Random:
         actions = []
         for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             self._episodes[place] += observation.step == 0
-            actions.append(self._drawn(self.choices(mask), (self._episodes[place], place, observation.step)))
+            choices = self.choices(mask)
+            drawn = hashed(self.settings.seed, self._episodes[place], place, observation.step, "action")
+            actions.append(choices[drawn * len(choices) >> BITS])
         return actions
 
     def state_dict(self) -> State:
@@ -74,10 +76,6 @@ class Random:
                 yield from (Action(op, slot, name) for name, ops in sorted(mask.seeds[slot].items()) if op in ops)
         if Op.FOSSILISE in possible:
             yield Action(Op.FOSSILISE, slot)
-
-    def _drawn(self, choices: Sequence[Action], key_parts: tuple[int, ...]) -> Action:
-        """Draw one of the choices, each equally likely; always the same one for the same key parts."""
-        return choices[hashed(self.settings.seed, *key_parts, "action") * len(choices) >> BITS]
 
 
 def hashed(*key_parts: object) -> int:

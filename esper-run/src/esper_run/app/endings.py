@@ -80,9 +80,7 @@ def add_location(error: BaseException, run: Path) -> None:
     if (report := run / REPORT).is_file():
         lines.insert(1, f"Report: {report}")
     if status_of(error)[0] != "interrupted":
-        lines.append(
-            "Fix the cause first, in the run's copy of a one-file plugin: resuming repeats the failed step."
-        )
+        lines.append("Fix the cause first, in the run's copy of a one-file plugin: resuming repeats the failed step.")
     if isinstance(error, EsperError):
         *earlier, last = error.problems
         hint = "\n".join([last.hint, *lines] if last.hint else lines)

@@ -162,21 +162,21 @@ def wandering() -> None:
     """Print how often worthless seeds pass whose gain by the raw weights correlates from batch to batch."""
     write = sys.stdout.write
     write(f"worthless seeds that pass, of {WANDERING_EPISODES:,} in {STEPS} looks; in brackets the upper end of 95 %\n")
-    write("batches  correlation of batches  of looks, as told and true  ")
+    write("batches  correlation of batches  of looks, assumed and true  ")
     write("  ".join(f"tau/SE {tau:<9g}" for tau in WANDERING_TAUS) + "\n")
     for batches, raw in itertools.product((8, 32), (0.0, 0.9, 0.98)):
-        told = max(0.5 ** (batches / HALF_LIFE), LEAST_CORRELATION)
+        assumed = max(0.5 ** (batches / HALF_LIFE), LEAST_CORRELATION)
         courses, cells = averaged_courses(batches, raw), []
         true = float(np.mean(courses[:, 1:] * courses[:, :-1]))
         for tau in WANDERING_TAUS:
             passed = 0
             for number, course in enumerate(courses):
-                gate, still = Gate(STEPS, GATE_ALPHA), Cell(800, "normal", told, 0.0).gains(0.0, number)
+                gate, still = Gate(STEPS, GATE_ALPHA), Cell(800, "normal", assumed, 0.0).gains(0.0, number)
                 moved = zip(still, tau / math.sqrt(800) * course, strict=True)
-                passed += any(gate.look(shifted(gain, float(shift)), 0.0, told).opens for gain, shift in moved)
+                passed += any(gate.look(shifted(gain, float(shift)), 0.0, assumed).opens for gain, shift in moved)
             share, upper = passed / WANDERING_EPISODES, upper_end(passed, WANDERING_EPISODES)
             cells.append(f"{100 * share:4.1f} % ({100 * upper:.1f})   ")
-        write(f"{batches:>7}  {raw:<22g}  {told:<11.2f} {true:<15.2f} {'  '.join(cells)}\n")
+        write(f"{batches:>7}  {raw:<22g}  {assumed:<11.2f} {true:<15.2f} {'  '.join(cells)}\n")
 
 
 def averaged_courses(batches: int, raw: float) -> NDArray[np.float64]:

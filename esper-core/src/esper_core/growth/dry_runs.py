@@ -156,6 +156,33 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) in PLAIN and tensor.layout is torch.strided
 
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""The dtype as which values of so many bytes are summed up; larger ones as int64."""
+
+
+def checksum_of(tensor: Tensor) -> Tensor:
+    """Return the sum of its bits read as integers: the same on every device, and other after any single change."""
+    flat = tensor.contiguous().reshape(-1)
+    # Integers wrap around, so their sum is the same in any order; that of floats depends on the device.
+    return flat.view(_BITS.get(flat.element_size(), torch.int64)).sum(dtype=torch.int64)
+
+
+@contextmanager
+def refuse_changes(model: nn.Module) -> Iterator[None]:
+    """Raise GraftError (E318) if the ``with`` block changes a parameter, as a pass of some codebooks does."""
+
+    def seen() -> dict[str, tuple[int, int]]:
+        named = model.named_parameters()
+        return {name: (id(tensor), int(checksum_of(tensor.detach()))) for name, tensor in named if is_plain(tensor)}
+
+    before = seen()
+    yield
+    after = seen()
+    if changed := [name for name in before.keys() & after.keys() if before[name] != after[name]]:
+        hint = "Passes of seeds and of validation would, too: register it as a buffer, or change it in the loop."
+        raise GraftError(Problem("E318", f'a pass of the model changes its parameter "{min(changed)}"', hint=hint))
+
+
 def dtype_of(model: nn.Module) -> torch.dtype:
     """Return the dtype of the model's first floating-point parameter, or torch's default."""
     kinds = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())

@@ -23,11 +23,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
-from esper_core.growth.dry_runs import HOME, in_mode, untouched
+from esper_core.growth.dry_runs import HOME, in_mode, refuse_changes, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import Slot, is_grafted, matches, observe, slots_of
-from esper_core.growth.snapshots import refuse_changes
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 

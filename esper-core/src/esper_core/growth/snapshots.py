@@ -11,16 +11,15 @@ parameters are frozen; restoring one waits for the current stream only.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from esper_core.growth.dry_runs import device_of, is_plain
+from esper_core.growth.dry_runs import checksum_of, device_of, is_plain
 from esper_core.growth.serialization import decode_state, encode_state, form_of
-from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
     from esper_core.growth.garden import Garden
     from esper_core.leyline.protocols import State
-
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""The dtype as which values of so many bytes are summed up; larger ones as int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +77,12 @@ class Snapshot:
         with torch.no_grad():
             for module, attribute, name, tensor, is_buffer in _host_tensors(garden):
                 is_trained, copy = tensor.requires_grad, None
-                checksum = _checksum(tensor) if is_trained or is_plain(tensor) else None
+                checksum = checksum_of(tensor) if is_trained or is_plain(tensor) else None
                 changes = is_buffer or _has_changed(before.get(id(tensor)), checksum)
                 if is_trained or (checksum is not None and changes):
                     copy = latest.get((name, id(tensor)))
                     # Equal as numbers, 0 and -0 have other bits, and so another checksum.
-                    if copy is None or not (torch.equal(copy, tensor) and _checksum(copy) == checksum):
+                    if copy is None or not (torch.equal(copy, tensor) and checksum_of(copy) == checksum):
                         copy = _room(tensor, next(spare, None))
                         # Whatever reads the copies waits for the stream first, so training need not.
                         copy.copy_(tensor, non_blocking=True)
@@ -105,10 +100,10 @@ class Snapshot:
         _wait_for_stream(self._device)
         for cell, checksum in self._checked():
             if cell.copy is None:
-                if _checksum(cell.tensor).item() != checksum:
+                if checksum_of(cell.tensor).item() != checksum:
                     return f'"{cell.name}" was not trained when it was taken, and has changed since'
                 continue
-            if _checksum(cell.copy).item() != checksum:
+            if checksum_of(cell.copy).item() != checksum:
                 return f'its copy of "{cell.name}" is damaged'
             if not _is_finite(cell.tensor, cell.copy):
                 return f'"{cell.name}" was not finite when it was taken'
@@ -172,22 +167,6 @@ class Snapshot:
         return list(zip(cells, torch.stack(checksums).tolist(), strict=True)) if cells else []
 
 
-@contextmanager
-def refuse_changes(model: nn.Module) -> Iterator[None]:
-    """Raise GraftError (E318) if the ``with`` block changes a parameter, as a pass of some codebooks does."""
-
-    def seen() -> dict[str, tuple[int, int]]:
-        named = model.named_parameters()
-        return {name: (id(tensor), int(_checksum(tensor.detach()))) for name, tensor in named if is_plain(tensor)}
-
-    before = seen()
-    yield
-    after = seen()
-    if changed := [name for name in before.keys() & after.keys() if before[name] != after[name]]:
-        hint = "Passes of seeds and of validation would, too: register it as a buffer, or change it in the loop."
-        raise GraftError(Problem("E318", f'a pass of the model changes its parameter "{min(changed)}"', hint=hint))
-
-
 def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:
     """Yield each parameter once, and each module's buffers, without those of living seeds."""
     living = garden.living_seeds()
@@ -229,13 +208,6 @@ def _loaded(cell: _Cell, copy: Tensor | None, checksum: int) -> _Cell:
         tensor = torch.empty(copy.shape, dtype=copy.dtype, device=tensor.device)
     # In memory of its own: that of the cell may be shared with another snapshot.
     return replace(cell, tensor=tensor, copy=_room(tensor, None).copy_(copy), checksum=bits)
-
-
-def _checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of its bits read as integers: the same on every device, and other after any single change."""
-    flat = tensor.contiguous().reshape(-1)
-    # Integers wrap around, so their sum is the same in any order; that of floats depends on the device.
-    return flat.view(_BITS.get(flat.element_size(), torch.int64)).sum(dtype=torch.int64)
 
 
 def _is_finite(tensor: Tensor, copy: Tensor) -> bool:

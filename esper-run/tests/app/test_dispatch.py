@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from esper_core.leyline import PluginError
-from esper_core.leyline.events import StepFinished
 from esper_core.leyline.protocols import RunInfo
 from esper_core.leyline.signals import HealthSnapshot, Signals
 from esper_run.app.dispatch import Observers, health_check
@@ -77,21 +76,3 @@ def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_s
     assert "changed torch's gradient mode from True to False" in put_back
     assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: SystemExit: 0')
     assert "its observers are not called again in this run\n  esper_extra.py:6\n" in line
-
-
-LISTENER = """
-from esper_core import hookimpl
-heard = []
-@hookimpl
-def esper_step_finished(events): heard.append(events)
-"""
-
-
-def test_the_steps_of_all_environments_are_passed_on_together(load, workshop):
-    observers = Observers(load(workshop.package(LISTENER)))
-    steps = tuple(StepFinished(round=0, arm="grown", seed=seed, step=0, signals=SIGNALS) for seed in (0, 1))
-    for step in steps:
-        observers.hear(step)
-    for _ in range(2):
-        observers.settle()
-    assert sys.modules["esper_extra"].heard == [steps]

@@ -74,7 +74,8 @@ def test_observers_are_called_in_order_with_all_environments(diary, configured, 
     assert (run.id, run.path, run.device) == (result["path"].name, result["path"], "cpu")
     assert (run.arms, run.environments, run.steps) == (("schedule", "twin", "capacity"), 2, 3)
     for _, events in [call for call in heard if call[0] == "step"]:
-        assert {(event.arm, event.seed) for event in events} == {(arm, seed) for arm in run.arms[:2] for seed in (0, 1)}
+        places = sorted((event.arm, event.seed) for event in events)
+        assert places == [(arm, seed) for arm in run.arms[:2] for seed in (0, 1)]
     _, again, outcome = heard[-1]
     assert again == run
     assert (outcome.status, outcome.reason) == ("done", "")

@@ -134,17 +134,6 @@ def test_a_log_that_is_no_file_is_refused_before_anything_changes(kind, run, esp
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_an_older_checkpoint_is_used_where_the_newest_is_sparse(run, esper):
-    interrupt(run)
-    expected = json.loads((run / "summary.json").read_text())["results"]
-    older, newest = sorted((run / "checkpoints").iterdir())
-    put("sparse", newest / "state.json")
-    answer = esper("resume", run, "--quiet")
-    assert answer.status == 0, answer.err
-    assert f"resuming from checkpoint {older.name}" in answer.err
-    assert json.loads((run / "summary.json").read_text())["results"] == expected
-
-
 def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, tmp_path):
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")

@@ -175,6 +175,13 @@ def folder(path):
     path.mkdir()
 
 
+def sparse(path):
+    os.truncate(path, 1 << 40)
+
+
+SPECIAL = pipe, folder, sparse, replaced(lambda _: b"[" * 100_000)
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
@@ -184,7 +191,7 @@ def folder(path):
         ("state.json", replaced(lambda data: b"")),
         ("COMPLETE", replaced(lambda data: data[:10])),
         ("COMPLETE", replaced(lambda data: b"[]")),
-        *product(("COMPLETE", "state.json", "tensors.safetensors"), (pipe, folder, replaced(lambda _: b"[" * 100_000))),
+        *product(("COMPLETE", "state.json", "tensors.safetensors"), SPECIAL),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_and_with_none_left_it_is_an_error(file, damage, tmp_path):

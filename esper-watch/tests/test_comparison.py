@@ -275,19 +275,15 @@ def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["failed"], 1, "E431 failed has no summary to compare: its status is failed: E232 x\n"),
         (["nothing"], 1, "E420 there is no run nothing\n"),
         ([OTTER, "other"], 1, "E431 the runs have different metrics"),
-        ([OTTER, "task"], 1, "E431 the runs have different tasks"),
         ([OTTER, "--arm", "twn"], 1, 'E431 no run has an arm "twn"\n  Did you mean "twin"?\n'),
         ([], 2, "Missing argument"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_errors(esper, write_run, arguments, status, message):
     write_run(OTTER, {"grown": BETTER, "twin": NOISE})
-    write_run("failed", status="failed", reason="E232 x")
     write_run("other", {"grown": NOISE}, metric=Metric("loss", "down"))
-    write_run("task", {"grown": NOISE}, config="task: {use: tasks/other}\n")
     answer = esper("compare", *arguments)
     assert (answer.status, answer.out) == (status, "")
     assert message in answer.err

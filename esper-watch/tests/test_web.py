@@ -201,18 +201,6 @@ def test_a_gardener_is_watched(tmp_path):
     assert "interval of the mean" not in done
 
 
-def test_the_page_fits_the_screen_and_obeys_its_policy(run, browser):
-    with served(run) as server:
-        page = browser.open(server.url)
-        page.resize(390, 800)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"
-        page.evaluate("location = 'about:blank'")
-        assert page.complaints == []
-        asked = {url.split("/")[2] for url in page.requests if url != "about:blank"}
-        assert asked == {f"127.0.0.1:{server.server_port}"}
-
-
 def test_the_name_of_a_folder_is_text(make_run, tmp_path):
     name = "a\"'><img src=x onerror=alert(1)>&{{7*7}}?#%2e"
     page = Page(LivePage(make_run(environments=1, steps=5).rename(tmp_path / name)).html())

@@ -44,22 +44,11 @@ def first_and_last(block):
     return (block.conv_a, block.conv_b) if isinstance(block, ConvLight) else (block.down, block.up)
 
 
-def birth_gradient(block, inputs, gradients):
-    """Return the squared gradient norm of the zero layer's weights, by autograd."""
-    last = first_and_last(block)[1]
-    (gradient,) = torch.autograd.grad((block(inputs) * gradients).sum(), [last.weight])
-    return float(gradient.square().sum())
-
-
-@pytest.mark.parametrize(("factory", "site"), LINEAR)
-def test_no_random_linear_block_starts_with_a_larger_gradient(factory, site):
-    inputs, gradients = probe(site)
-    random_births = [birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
-    assert birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) >= max(random_births)
-
-
 def slow_birth_gradient(block, inputs, gradients):
-    """Return it for a convolution whose filters are centred at the ReLU and have the same deviation."""
+    """Return the squared gradient norm of the zero layer's weights, by autograd.
+
+    Filters are centred at the ReLU and have the same deviation.
+    """
     first, last = block.conv_a, block.conv_b
     convolve = functional.conv1d if inputs.dim() == 3 else functional.conv2d
     response = convolve(inputs, first.weight.detach(), padding=2)

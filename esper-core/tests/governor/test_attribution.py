@@ -3,9 +3,8 @@
 import pytest
 
 from esper_core.governor import MutationWatch
-from esper_core.governor.attribution import op_of
 from esper_core.growth import Transition
-from esper_core.leyline import Cause, Op, Reason, Stage
+from esper_core.leyline import Cause, Reason, Stage
 from tests.support.governed import living, signals
 
 
@@ -18,28 +17,13 @@ ADVANCED = change(Stage.TRAINING, Stage.BLENDING)
 KEPT = change(Stage.HOLDING, Stage.FOSSILISED)
 
 
-@pytest.mark.parametrize(
-    ("was", "now", "op"),
-    [
-        (None, Stage.GERMINATED, Op.GERMINATE),
-        (Stage.GERMINATED, Stage.TRAINING, None),
-        (Stage.TRAINING, Stage.BLENDING, Op.ADVANCE),
-        (Stage.BLENDING, Stage.HOLDING, None),
-        (Stage.HOLDING, Stage.FOSSILISED, Op.FOSSILISE),
-        (Stage.HOLDING, Stage.DRAINING, Op.PRUNE),
-        (Stage.TRAINING, Stage.PRUNED, Op.PRUNE),
-        (Stage.DRAINING, Stage.PRUNED, None),
-    ],
-)
-def test_op_is_derived_from_a_transition(was, now, op):
-    assert op_of(change(was, now)) is op
-
-
 def test_panic_is_attributed_to_the_latest_mutation_that_reached_the_host():
-    """Neither a newborn seed nor one dropped from a nursery changes the attribution."""
+    """Neither a newborn seed, nor one dropped from a nursery, nor what comes with time changes the attribution."""
     watch = MutationWatch(8)
     watch.record([ADVANCED, change(Stage.TRAINING, Stage.PRUNED, blueprint="test/c")], 3)
     watch.record([change(None, Stage.GERMINATED, "late", "test/b")], 5)
+    with_time = (Stage.GERMINATED, Stage.TRAINING), (Stage.BLENDING, Stage.HOLDING), (Stage.DRAINING, Stage.PRUNED)
+    watch.record([change(was, now) for was, now in with_time], 6)
     culprit = watch.culprit(["early"])
     assert str(culprit.mutation) == "advance early test/a at step 3"
     assert culprit.blamed

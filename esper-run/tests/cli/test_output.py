@@ -49,13 +49,6 @@ def test_characters_that_are_unprintable_or_that_a_stream_cannot_encode_are_esca
     assert raw.getvalue() == b"\\u03a9\\u2026\n"
 
 
-def test_table_is_aligned_lines(capsys) -> None:
-    print_table(["id", "package"], [["tasks", "esper-tasks"], ["x", ""]])
-    assert capsys.readouterr().out == "id     package\ntasks  esper-tasks\nx\n"
-    print_table(["id", "package"], [])
-    assert capsys.readouterr().out == "id  package\n"
-
-
 def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(capsys, terminal, monkeypatch) -> None:
     facts = [("id", "tasks"), ("empty", ""), ("package", "esper-tasks " * 4)]
     print_facts(facts)

@@ -8,7 +8,7 @@ import torch
 
 from esper_tasks.images_synthetic import images_synthetic
 from esper_tasks.marked_sum import marked_sum
-from esper_tasks.mnist1d import digit_signals, mnist1d, mnist1d_shuffled, smoothed
+from esper_tasks.mnist1d import digit_signals, mnist1d, mnist1d_shuffled
 
 
 def examples_of(task):
@@ -88,13 +88,6 @@ def test_it_equals_the_published_generator(shuffled, samples, seed, noise):
     np.testing.assert_allclose(signals[train:], reference["x_test"], rtol=0, atol=1e-9)
     np.testing.assert_array_equal(digits[:train], reference["y"])
     np.testing.assert_array_equal(digits[train:], reference["y_test"])
-
-
-def test_smoothing_equals_scipys():
-    ndimage = pytest.importorskip("scipy.ndimage")
-    rows = np.random.RandomState(0).standard_normal((5, 72))
-    expected = np.stack([ndimage.gaussian_filter(row, 2) for row in rows])
-    np.testing.assert_allclose(smoothed(rows), expected, rtol=0, atol=1e-13)
 
 
 def test_the_data_did_not_change():

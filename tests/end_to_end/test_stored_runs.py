@@ -219,28 +219,6 @@ class TestOnS3:
             assert (shown["status"], shown["path"]) == ("done", f"{bucket.url}/{lost.name}")
         assert resumed >= 2
 
-    @pytest.mark.library("ray")
-    def test_a_job_on_ray_whose_driver_is_lost_is_repeated_from_the_store(self, bucket, file, tmp_path) -> None:
-        pytest.importorskip("ray")
-        expected = found_in(whole_run(bucket, file))
-        env = os.environ | bucket.env | {"RAY_USAGE_STATS_ENABLED": "0"}
-        words = [sys.executable, "-m", "esper_run", "run", str(file), "--engine", "ray", "--quiet"]
-        driver = subprocess.Popen([*words, "--runs-dir", tmp_path / "lost"], env=env, start_new_session=True)
-        try:
-            deadline = time.monotonic() + 120
-            while bucket.uploads < 2:
-                assert driver.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)  # with the local Ray that it started
-            driver.wait()
-        bucket.delete_leases()
-        (lost,) = (tmp_path / "lost").iterdir()
-        words[3:5] = ["resume", f"{bucket.url}/{lost.name}"]
-        subprocess.run([*words, "--runs-dir", tmp_path / "new"], env=env, check=True, capture_output=True)
-        assert found_in(tmp_path / "new" / lost.name) == expected
-
     def test_an_old_process_that_comes_back_changes_nothing(self, bucket, file, tmp_path) -> None:
         expected = found_in(whole_run(bucket, file))
         pid = bucket.begin("run", file, "--runs-dir", tmp_path / "old", "--quiet")

@@ -10,9 +10,8 @@ from esper_run import load_run
 from esper_run.runs.directory import run_lock
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import print_comparison
+from tests.support.run_folders import BETTER, NOISE
 
-NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
-BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
 BEST = [value + 0.3 - 0.001 * place for place, value in enumerate(NOISE)]
 WEAKLY_BETTER = [value + 0.1 for value in NOISE[:6]] + [NOISE[6] + 0.02, NOISE[7] - 0.03]
 OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"

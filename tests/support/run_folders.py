@@ -21,6 +21,11 @@ growth: {gates: strict, price: 0.0001}
 """
 
 
+NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
+BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
+"""Figures of eight networks, and of eight that are each better."""
+
+
 def stage_changed(step: int, was: Stage | None, now: Stage, **more: Any) -> StageChanged:
     """Return a stage change of a seed in the slot early of the first environment of the arm grown."""
     place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0, "slot": "early", "seed_id": 0}

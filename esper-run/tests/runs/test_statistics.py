@@ -26,7 +26,7 @@ from esper_run.runs.statistics import (
     t_tail,
     t_test_p,
 )
-from tests.support.run_folders import episodes
+from tests.support.run_folders import BETTER, NOISE, episodes
 
 LEVEL = 0.95
 ACCURACY, PERPLEXITY = Metric("accuracy", "up", "%"), Metric("perplexity", "down")
@@ -198,10 +198,6 @@ def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one(
         pairs = [compare((a - b).tolist()) for a, b in itertools.combinations(draw((3, 8)), 2)]
         wrong += any(comparison.verdict != "no difference shown" for comparison in judge_together(pairs))
     assert wrong / 400 <= 0.07
-
-
-NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
-BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
 
 
 def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones():

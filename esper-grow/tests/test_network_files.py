@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from esper_core.leyline import Action, Blend, EsperError, GraftError, GrowthErro
 from esper_core.plugins import load_plugins
 from esper_core.settings import OptimizerConfig
 from tests.support.core_worlds import LOCAL_CONV, LOUD, TAME, NoisyHost, make_garden, same as alike
+from tests.support.special_files import put
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
 
@@ -231,11 +232,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def replace_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 def write(text: str | bytes) -> Callable[[Path], Any]:
     return lambda path: path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
@@ -266,9 +262,9 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "numbers cut off": (NUMBERS, cut, "E332 .*does not contain the tensors"),
     "a bit flipped": (NUMBERS, flip, "E332 (.|\n)*checksum"),
     "no numbers": (NUMBERS, Path.unlink, "E332 cannot read"),
-    "numbers a pipe": (NUMBERS, replace_by_pipe, PIPE),
+    "numbers a pipe": (NUMBERS, partial(put, "pipe"), PIPE),
     "no journal": (JOURNAL, Path.unlink, "E332 cannot read"),
-    "journal a pipe": (JOURNAL, replace_by_pipe, PIPE),
+    "journal a pipe": (JOURNAL, partial(put, "pipe"), PIPE),
     "journal cut off": (JOURNAL, cut, NO_JOURNAL),
     "another object": (JOURNAL, write('{"a": 1}'), NO_JOURNAL),
     "a list": (JOURNAL, write("[]"), NO_JOURNAL),

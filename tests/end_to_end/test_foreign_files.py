@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import SMALL, run_once
+from tests.support.special_files import put
 
 FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
 KINDS = ("pipe", "folder", "nested", "sparse")
 SHORT = ("--set", "episode.steps=2")
-NESTED = "[" * 100_000
 SECONDS = 60
 
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -44,22 +44,6 @@ def finished(tmp_path_factory):
 def run(finished, tmp_path):
     """A copy of a finished run."""
     return Path(shutil.copytree(finished, tmp_path / "runs" / finished.name))
-
-
-def put(kind: str, place: Path) -> None:
-    """Put a pipe, a folder, a link, deeply nested JSON or a terabyte of nothing in the place of a file."""
-    place.unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(place)
-    elif kind == "folder":
-        place.mkdir()
-    elif kind == "link":
-        place.symlink_to(place.parent / "config.yaml")
-    elif kind == "sparse":
-        place.touch()
-        os.truncate(place, 1 << 40)
-    else:
-        place.write_text(NESTED)
 
 
 @needs_pipes

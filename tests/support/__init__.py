@@ -18,6 +18,7 @@ What is here:
     plugin_packages: fixtures that write plugin packages into a folder.
     run_folders: write run directories without running anything.
     small_models: small models of transformers.
+    special_files: put a pipe or a terabyte of nothing in the place of a file.
     structured_outputs: hosts with slots on a part of a structured output.
     studies: play studies without a configuration.
     waiting: wait for a condition.

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from itertools import count, product
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from esper_core.telemetry import EventFile
 from esper_run.runs import checkpoint_files as checkpoints
 from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.directory import run_lock
+from tests.support.special_files import put
 
 
 def state(number: int) -> State:
@@ -165,21 +167,7 @@ def replaced(change):
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-def folder(path):
-    path.unlink()
-    path.mkdir()
-
-
-def sparse(path):
-    os.truncate(path, 1 << 40)
-
-
-SPECIAL = pipe, folder, sparse, replaced(lambda _: b"[" * 100_000)
+SPECIAL = [partial(put, kind) for kind in ("pipe", "folder", "sparse", "nested")]
 
 
 @pytest.mark.parametrize(

@@ -4,27 +4,21 @@
     memory      the loss of the first step says which blueprint pays in the last step
     delayed     one blueprint pays at the end, the more the earlier it germinates; another pays a little at once
 
-An episode depends on the seed that ``begin`` is given and on the actions only. Seeds that germinate stay in training:
+An episode depends on its seed and on the actions only. Seeds that germinate stay in training:
 no game offers to advance, fossilise or prune them.
 """
 
-from __future__ import annotations
-
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from esper_core.leyline import ActionMask, ActionSpace, Observation, Op, RewardBreakdown, SlotState, Stage
+from esper_core import leyline
+from esper_core.leyline import Action, ActionMask, ActionSpace, Observation, Op, RewardBreakdown, SlotState, Stage
 from esper_core.leyline.protocols import Learner, Rollout, Trajectory, Turn
 from esper_core.leyline.signals import SeedSignals, Signals, SlotSignals
 from esper_core.leyline.specs import Candidate, SlotDescription
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from esper_core.leyline import Action, Policy
 
 HOST: Final = 1000
 """Parameters of the host in every game."""
@@ -39,15 +33,10 @@ Room = Mapping[str, tuple[str, ...]]
 """For each slot the blueprints that can germinate in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """A living seed: its blueprint, and the step in which it germinated."""
+Planted = tuple[str, int]
+"""A living seed: its blueprint, and the step in which it germinated."""
 
-    blueprint: str
-    step: int
-
-
-Pay = Callable[[int, "Action", Mapping[str, Planted]], Mapping[str, float]]
+Pay = Callable[[int, Action, Mapping[str, Planted]], Mapping[str, float]]
 """The terms of a step's reward: by step, the action in it, and the living seeds after it, by slot."""
 
 
@@ -80,76 +69,65 @@ class Game:
     worst_sane: float
     deal: Callable[[random.Random], Hand]
 
-    def begin(self, seed: int) -> Scene:
-        """Return the episode of this seed."""
-        return Scene(self, self.deal(random.Random(seed)))
-
 
 class Scene:
-    """One episode of a game, step by step."""
+    """The episode of a seed, step by step."""
 
-    def __init__(self, game: Game, hand: Hand) -> None:
-        self.game = game
-        self._hand = hand
+    def __init__(self, game: Game, seed: int) -> None:
+        self.game, self._hand = game, game.deal(random.Random(seed))
         self._planted: dict[str, Planted] = {}
         self._step = 0
 
     def observe(self) -> tuple[Observation, ActionMask]:
-        """Return the observation and the mask; after the end those of the last step."""
-        step = min(self._step, self.game.steps - 1)
-        room = self._room(step)
-        slots = tuple(self._slot(name, room, step) for name in self.game.space.slots)
-        return Observation(step, self.game.steps, self._signals(step, slots)), self._mask(room)
+        """Return the observation and the mask."""
+        room = self._room()
+        slots = tuple(self._slot(name, room) for name in self.game.space.slots)
+        return Observation(self._step, self.game.steps, self._signals(slots)), self._mask(room)
 
     def act(self, action: Action) -> RewardBreakdown:
         """Take an action, which must be possible, and return its reward."""
-        assert self._mask(self._room(self._step)).allows(action), action
-        planted = dict(self._planted)
+        assert self._mask(self._room()).allows(action), action
         if action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
-            planted[action.slot] = Planted(action.blueprint, self._step)
-        terms = self._hand.pay(self._step, action, planted)
-        self._planted = planted
+            self._planted[action.slot] = action.blueprint, self._step
+        terms = self._hand.pay(self._step, action, self._planted)
         self._step += 1
         return RewardBreakdown(dict(terms))
 
-    def _room(self, step: int) -> Room:
-        return {
-            slot: blueprints
-            for slot, blueprints in self._hand.room[step].items()
-            if blueprints and slot not in self._planted
-        }
+    def _room(self) -> Room:
+        room = self._hand.room[self._step]
+        return {slot: blueprints for slot, blueprints in room.items() if slot not in self._planted}
 
     def _mask(self, room: Room) -> ActionMask:
         slots = self.game.space.slots
         return ActionMask(
             {name: frozenset({Op.GERMINATE} if name in room else ()) for name in slots},
             {name: room.get(name, ()) for name in slots},
-            {name: {planted.blueprint: frozenset()} for name, planted in self._planted.items()},
+            {name: {blueprint: frozenset()} for name, (blueprint, _) in self._planted.items()},
         )
 
-    def _signals(self, step: int, slots: tuple[SlotSignals, ...]) -> Signals:
-        loss = self._hand.losses[step]
+    def _signals(self, slots: tuple[SlotSignals, ...]) -> Signals:
+        loss = self._hand.losses[self._step]
         added = sum(seed.parameters for slot in slots for seed in slot.seeds)
-        return Signals(step, loss, loss, math.exp(-loss), HOST + added, HOST, slots)
+        return Signals(self._step, loss, loss, math.exp(-loss), HOST + added, HOST, slots)
 
-    def _slot(self, name: str, room: Room, step: int) -> SlotSignals:
+    def _slot(self, name: str, room: Room) -> SlotSignals:
         if name not in self._planted:
             return SlotSignals(name, SlotState.FREE if name in room else SlotState.EMBARGOED, fossils=0)
-        planted = self._planted[name]
-        candidate = self.game.space.descriptions[name].candidate(planted.blueprint)
+        blueprint, planted = self._planted[name]
+        candidate = self.game.space.descriptions[name].candidate(blueprint)
         assert candidate is not None
-        age = step - planted.step
+        age = self._step - planted
         stage = Stage.TRAINING if age else Stage.GERMINATED
-        seed = SeedSignals(planted.blueprint, stage, 0.0, candidate.parameters, age)
+        seed = SeedSignals(blueprint, stage, 0.0, candidate.parameters, age)
         return SlotSignals(name, SlotState.OCCUPIED, fossils=0, seeds=(seed,))
 
 
-def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_: int = 0) -> Rollout:
+def play(policy: leyline.Policy, game: Game, episodes: int, first_seed: int = 0, round_: int = 0) -> Rollout:
     """Play episodes side by side, with seeds from ``first_seed`` on; return them as a learner gets them.
 
     The policy is called once in each step for all episodes, as in a run.
     """
-    scenes = [game.begin(first_seed + number) for number in range(episodes)]
+    scenes = [Scene(game, first_seed + number) for number in range(episodes)]
     turns: list[list[Turn]] = [[] for _ in scenes]
     for _ in range(game.steps):
         observations, masks = zip(*(scene.observe() for scene in scenes), strict=True)
@@ -168,7 +146,7 @@ def score(rollout: Rollout) -> float:
     return math.fsum(returns) / len(returns)
 
 
-def learn(policy: Policy, game: Game, rounds: int, episodes: int, seed: int = 0) -> tuple[float, ...]:
+def learn(policy: leyline.Policy, game: Game, rounds: int, episodes: int, seed: int = 0) -> tuple[float, ...]:
     """Play rounds with new episodes, and let the policy learn after each; return the score of each round."""
     scores = []
     for round_ in range(rounds):
@@ -227,12 +205,11 @@ def delayed() -> Game:
         return harvest * max(0.0, 1.0 - planted / season)
 
     def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
-        plant = planted.get("early")
-        ripe = plant is not None and plant.blueprint == oak and step == steps - 1
+        plant, begun = planted.get("early", (daisy, step))
         return {
-            "rent": -rent if plant is not None and plant.blueprint != daisy else 0.0,
+            "rent": 0.0 if plant == daisy else -rent,
             "daisy": tempting if action.op is Op.GERMINATE and action.blueprint == daisy else 0.0,
-            "harvest": crop(plant.step) if plant is not None and ripe else 0.0,
+            "harvest": crop(begun) if plant == oak and step == steps - 1 else 0.0,
         }
 
     def deal(draw: random.Random) -> Hand:

@@ -101,24 +101,6 @@ def test_what_the_policy_concluded_is_in_the_events_the_summary_and_the_report(r
     assert "Trained 4 networks as one program" in ran.text("report.html")
 
 
-def test_arms_are_compared_with_each_other_and_the_twin(run, small):
-    plan = "[{step: 5, op: germinate, slot: early, blueprint: conv_light}]"
-    arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"
-    small.write_text(SMALL.replace(POLICY, f"arms: {arms}\n"))
-    results = run().json("summary.json")["results"]
-    assert list(results["arms"]) == ["never", "late", "twin"]
-    compared = [(comparison["a"], comparison["b"]) for comparison in results["comparisons"]]
-    assert compared == [("never", "late"), ("never", "twin"), ("late", "twin")]
-    never, late, twin = (results["arms"][arm]["episodes"] for arm in ("never", "late", "twin"))
-    assert never == late == twin
-
-
-def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
-    out = run("twin=false", options=()).answer.out
-    assert "unknown" in out
-    assert "against" not in out
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [

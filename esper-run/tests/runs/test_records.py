@@ -154,18 +154,6 @@ def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
     refused("E430", read_growth, read_run(path))
 
 
-def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
-    write_run("20261121-101512-quiet-otter", ARMS)
-    path = write_run("20261122-101512-late-wren", ARMS, started="2026-11-22T10:15:12+00:00")
-    (path.parent / "notes").mkdir()
-    (path.parent / "a.txt").write_text("a file is passed over")
-    write_run("cut", ARMS).joinpath("manifest.json").write_text("{")
-    write_run("elsewhere", ARMS, started="2026-11-21T06:15:12-05:00")
-    done = [(name, "done") for name in ("20261122-101512-late-wren", "elsewhere", "20261121-101512-quiet-otter")]
-    listed = [(run.path.name, run.status) for run in list_runs(path.parent)]
-    assert listed == [*done, ("cut", "unreadable"), ("notes", "no run")]
-
-
 def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path):
     path = write_run(NAME)
     runs, nowhere = path.parent, tmp_path / "nowhere"

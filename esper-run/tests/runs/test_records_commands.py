@@ -32,11 +32,12 @@ def narrow(terminal, monkeypatch):
     return show
 
 
-def test_the_list_has_a_line_for_each_run_and_each_other_folder(esper_runs, write_run):
+def test_the_list_has_a_line_for_each_run_newest_first_and_then_each_other_folder(esper_runs, write_run):
     runs = write_run(OTTER, {"grown": BETTER, "twin": NOISE}).parent
-    write_run("killed", status="running", finished=None, started="2026-11-21T10:00:00+00:00")
+    write_run("killed", status="running", finished=None, started="2026-11-21T05:00:00-05:00")
     write_run("failed", status="failed", reason="E232 x\nat length", started="2026-11-21T09:00:00+00:00")
     (runs / "notes").mkdir()
+    (runs / "a.txt").write_text("a file is passed over")
     (runs / "cut").mkdir()
     (runs / "cut" / "manifest.json").write_text("{")
     answer = esper_runs("list")
@@ -45,7 +46,7 @@ def test_the_list_has_a_line_for_each_run_and_each_other_folder(esper_runs, writ
     assert head.split() == ["run", "status", "began", "took", "test"]
     cells = [[cell.strip() for cell in line.split("  ") if cell] for line in lines]
     status = {OTTER: "done", "killed": "died", "failed": "failed", "cut": "unreadable", "notes": "no run"}
-    assert {row[0]: row[1] for row in cells} == status
+    assert [tuple(row[:2]) for row in cells] == list(status.items())
     for text in ("accuracy: grown 51.3 %, twin 30.6 %", "E232 x\n", "has no manifest.json"):
         assert text in answer.out
     done, _, failed, cut, odd = esper_runs("list", "--json").json

@@ -89,11 +89,8 @@ def ran(tmp_path_factory):
     return run_once(tmp_path_factory.mktemp("ran"))
 
 
-def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Path:
-    """Return a copy of the run with ``word`` in all events and files, and in optional fields.
-
-    ended: whether it has a summary; otherwise it was interrupted.
-    """
+def planted_run(ran: Path, folder: Path, word: str) -> Path:
+    """Return a copy of the run with ``word`` in all events and files, and in optional fields."""
     folder.mkdir()
     for name in ("manifest.json", "summary.json", "growth.json"):
         content = behind(json.loads((ran / name).read_text(encoding="utf-8")), word)
@@ -103,8 +100,7 @@ def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Pa
             content["warnings"] = [f"a warning {word}"]
             for comparison in content["results"]["comparisons"]:
                 comparison["why"] = f"a comparison's why {word}"
-        if ended or name != "summary.json":
-            (folder / name).write_text(json.dumps(content), encoding="utf-8")
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
     config = behind(yaml.safe_load((ran / "config.yaml").read_text(encoding="utf-8")), word)
     (folder / "config.yaml").write_text(yaml.safe_dump(config, width=10_000), encoding="utf-8")
     text = (ran / "events.jsonl").read_text(encoding="utf-8")
@@ -118,7 +114,7 @@ def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Pa
         *map(encode, events),
         json.dumps({**grown, f"a new field {word}": word}),
         json.dumps({"type": f"a new event {word}", "v": grown["v"]}),
-        encode(RunFinished(status="failed" if ended else "interrupted", reason=f"the end's reason {word}")),
+        encode(RunFinished(status="failed", reason=f"the end's reason {word}")),
     ]
     (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"torn', encoding="utf-8")
     return folder
@@ -138,7 +134,13 @@ def report_of(run: Path) -> str:
     return write_report(run, run / "page.html").read_text(encoding="utf-8")
 
 
-PAGES = {"report": report_of, "live": lambda run: LivePage(run).html()}
+def report_without_summary(run: Path) -> str:
+    """Return the report whose metric and arms come from the events alone."""
+    (run / "summary.json").unlink()
+    return report_of(run)
+
+
+PAGES = {"report": report_of, "live": lambda run: LivePage(run).html(), "without a summary": report_without_summary}
 TOLD = {
     "report": (
         *("the end's reason", "a warning", "a new event", "a new field", "task", "stripes"),
@@ -150,6 +152,7 @@ TOLD = {
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "GovernorActed.reason"),
     ),
 }
+TOLD["without a summary"] = tuple(text for text in TOLD["report"] if text != "a warning")
 """Texts that each page must show, followed by the word."""
 
 
@@ -177,12 +180,3 @@ def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word,
     assert not set("\u202e\x1b") & set(source)
     if word.isprintable():
         assert [text for text in TOLD[page] if f"{text} {word}" not in "".join(read.texts)] == []
-
-
-def test_a_hostile_text_creates_no_element_on_the_page_of_a_run_without_a_summary(ran, tmp_path):
-    """Then metric and arms come from its events."""
-    pages = []
-    for number, word in enumerate((HARMLESS, *HOSTILE.values())):
-        pages.append(made(Page(report_of(planted_run(ran, tmp_path / str(number), word, ended=False)))))
-    harmless, *hostile = pages
-    assert hostile == [harmless] * len(HOSTILE)

@@ -143,12 +143,12 @@ def report_without_summary(run: Path) -> str:
 PAGES = {"report": report_of, "live": lambda run: LivePage(run).html(), "without a summary": report_without_summary}
 TOLD = {
     "report": (
-        *("the end's reason", "a warning", "a new event", "a new field", "task", "stripes"),
+        *("the end's reason", "a warning", "a new event", "task", "stripes"),
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "SeedLost.package"),
         *("GovernorActed.act", "GovernorActed.reason", "UpdateFinished.figures.key", "StageChanged.slot"),
     ),
     "live": (
-        *("the end's reason", "a warning", "a new event", "a new field", "task", "stripes"),
+        *("the end's reason", "a warning", "a new event", "task", "stripes"),
         *("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "SeedLost.what", "GovernorActed.reason"),
     ),
 }

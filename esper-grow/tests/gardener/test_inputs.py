@@ -128,6 +128,12 @@ def test_any_other_loss_is_returned_as_it_is(loss):
     assert torch.equal(losses, loss())
 
 
+def test_the_loss_of_a_single_example_without_dimensions_is_found():
+    output, target = torch.tensor(1.0), torch.tensor(3.0)
+    losses = each_example(lambda model, batch: functional.mse_loss(output, target), torch.nn.Identity(), OUTPUTS[:1])
+    assert losses.tolist() == [4.0]
+
+
 def test_a_mean_is_as_good_as_its_losses():
     def mean_of(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch

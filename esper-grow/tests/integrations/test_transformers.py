@@ -51,7 +51,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def fit(
         epochs: int, grow: dict[str, Any] | None = None, *, folder: Path | None = None, resume: Any = None,
-        frozen: bool = False, adapters: bool = False, **more: Any,
+        frozen: bool = False, adapters: bool = False, data: Any = train, kind: Any = transformers.Trainer, **more: Any,
     ) -> SimpleNamespace:  # fmt: skip
         torch.manual_seed(3)
         model = transformers.BertForSequenceClassification(config).requires_grad_(not frozen)
@@ -62,7 +62,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         place = str(folder or tmp_path / "plain")
         arguments = transformers.TrainingArguments(place, num_train_epochs=epochs, **settings)
         grown = [] if grow is None else [Grow(**{"slots": [SLOT], "validation": validation, **grow})]
-        trainer = transformers.Trainer(model, arguments, train_dataset=train, eval_dataset=held_out, callbacks=grown)
+        trainer = kind(model, arguments, train_dataset=data, eval_dataset=held_out, callbacks=grown)
         trainer.train(resume_from_checkpoint=resume)
         return SimpleNamespace(model=model, trainer=trainer, grow=grown[0] if grown else None)
 
@@ -121,6 +121,21 @@ def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_t
     assert logged == [run.grow.tended[at].best_loss for at in (3, 7, 11)]
     assert run.trainer.state.best_metric == min(logged)
     assert any(report.best_loss < report.signals.validation_loss for report in run.grow.tended)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Examples without a known number."""
+
+    def __iter__(self) -> Any:
+        return iter(rows(32, 1) * 8)
+
+
+@pytest.mark.parametrize("steps", [45, 66])
+@pytest.mark.parametrize("data", [rows(32, 1), Stream()], ids=["list", "stream"])
+def test_tend_is_called_as_often_as_planned_where_steps_end_the_training(world, steps, data):
+    """An epoch has four steps: eleven and sixteen epochs, and one more step or two."""
+    run = world.fit(1, {**world.plan(), "steps": None}, data=data, max_steps=steps, eval_strategy="no")
+    assert len(run.grow.tended) == run.grow.gardener.steps > 11
 
 
 def test_every_schedule_is_tried(world):

@@ -121,11 +121,12 @@ class Grow(GrowsModel, TrainerCallback):
         device = Host(model).device
         saved = self._read(args, state, device)
         owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
+        epochs = state.num_train_epochs if state.num_train_epochs <= state.max_steps else 1  # a stream is endless
         self._attachment.begin(
             model,
             [owner],
             validation=MovedBatches(batches, lambda batch: Example.of(batch).to(device)),
-            steps=int(self.plan(state.num_train_epochs, lambda: state.max_steps) or 1),
+            steps=int(self.plan(epochs, lambda: state.max_steps) or 1),
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
         )
@@ -144,7 +145,8 @@ class Grow(GrowsModel, TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Train the seeds, and tend them at the end of an epoch; an event of the Trainer."""
-        self._step(epoch_ended=float(state.epoch or 0.0).is_integer())
+        is_last = state.global_step >= state.max_steps  # perhaps within an epoch
+        self._step(epoch_ended=is_last or float(state.epoch or 0.0).is_integer())
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Add the state to a checkpoint; an event of the Trainer."""

@@ -233,7 +233,14 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
         grown = from_pretrained(kind, checkpoint.path)
         assert type(grown).__name__ == "BertForSequenceClassification"
         assert same(grown.state_dict(), checkpoint.run.model.state_dict())
+    assert "LOAD REPORT" not in caplog.text
+    folder, name = checkpoint.path.parent, checkpoint.path.name
+    other = from_pretrained(world.library.BertForMaskedLM, folder, subfolder=name, dtype=torch.bfloat16)
+    assert "cls.predictions.bias" in caplog.text, "the new head is reported"
     assert "_esper" not in caplog.text
+    assert (len(slots_of(other).named(SLOT).fossils), other.dtype) == (1, torch.bfloat16)
+    with pytest.raises(EsperError, match=r"E332 someone/grown is no folder(?s:.)*snapshot_download"):
+        from_pretrained(world.kind, "someone/grown")
     world.kind.from_pretrained(checkpoint.path)
     assert "_esper.for_esper_grow.load" in caplog.text
     assert len(slots_of(from_pretrained(world.kind, checkpoint.first)).named(SLOT).nursery) == 1

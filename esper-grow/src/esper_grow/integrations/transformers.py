@@ -8,6 +8,7 @@ A hook on the model's forward sees the batches, so that a Trainer is used as it 
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,6 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from transformers.utils import logging
 
 from esper_core.growth import Example, Host, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
@@ -279,28 +279,37 @@ def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
     Raises:
         GrowthError: The files do not fit the model, or are damaged.
     """
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # it reports the keys of what grew
+    path = Path(folder, arguments.get("subfolder") or "")
+    if not path.is_dir():
+        hint = "Download a model of the hub first:  folder = huggingface_hub.snapshot_download(name)"
+        raise GrowthError(Problem("E332", f"{path} is no folder on this machine", hint=hint))
+    reporting = logging.getLogger("transformers.modeling_utils")
+    reporting.addFilter(_leave_out_growth)
     try:
         model = kind.from_pretrained(folder, **arguments)
     finally:
-        logging.set_verbosity(before)
-    if Path(folder, GROWN_FILE).is_file():
-        return load(model, folder)
-    state = dict(model.state_dict())
+        reporting.removeFilter(_leave_out_growth)
+    if Path(path, GROWN_FILE).is_file():
+        return load(model, path)
     saved: dict[str, Tensor] = {}
-    for file in sorted(Path(folder).glob("model*.safetensors")):
+    for file in sorted(path.glob("model*.safetensors")):
         saved |= load_file(file)
     # As from_pretrained does: a model with a head has its base below a prefix, and each loads from the other's files.
-    prefix = f"{model.base_model_prefix}."
+    state, prefix = dict(model.state_dict()), f"{model.base_model_prefix}."
     if not any(key.startswith(prefix) for key in state):
         saved = {key.removeprefix(prefix): value for key, value in saved.items()}
     elif not any(key.startswith(prefix) for key in saved):
         saved = {prefix + key: value for key, value in saved.items()}
     restore_names(model, saved)
-    grown = Host.split_state(saved)[1]
-    grow_as(model, state | {key: value for key, value in saved.items() if key in state or key in grown})
+    grow_as(model, state | Host.split_state(saved)[1])
     return model
+
+
+def _leave_out_growth(record: logging.LogRecord) -> bool:
+    """Leave out what grew from the table of keys that transformers logs; a filter of its logger."""
+    lines = [line for line in record.getMessage().splitlines() if GROWN not in line]
+    record.msg, record.args = "\n".join(lines), ()
+    return sum(" | " in line for line in lines) != 1  # a head without rows
 
 
 def restore_names(model: nn.Module, state: dict[str, Any]) -> None:

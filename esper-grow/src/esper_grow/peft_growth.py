@@ -95,9 +95,15 @@ def _save_with_growth(module: Any, save_directory: str | Path, *arguments: Any, 
 
 def refuse_living(model: nn.Module) -> None:
     """Raise GrowthError (E336) if seeds in a model are not kept yet."""
-    if living := [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]:
+    if living := living_seeds(model):
         hint = (
             "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest; so does\n"
             "esper_grow.prune(model) in a copy without a Gardener."
         )
         raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
+
+
+def living_seeds(model: nn.Module) -> list[str]:
+    """Return the blueprints and slots of seeds that are not kept yet, as messages name them."""
+    slots = Host(model).slots.each() if Host(model).is_grafted else ()
+    return [f"{seed.blueprint} in {slot.name}" for slot in slots for seed in slot.nursery]

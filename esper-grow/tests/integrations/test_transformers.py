@@ -113,7 +113,7 @@ def names_of_schedules() -> list[str]:
     ]  # fmt: skip
 
 
-def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_tends(world):
+def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_tends(world, caplog):
     best = {"metric_for_best_model": "esper_best_loss", "save_strategy": "best", "load_best_model_at_end": True}
     run = world.fit(3, {**world.plan(), "steps": None}, **best)
     assert len(run.grow.tended) == run.grow.gardener.steps == 12
@@ -121,6 +121,7 @@ def test_early_stopping_watches_what_a_branch_gains_and_few_epochs_have_enough_t
     assert logged == [run.grow.tended[at].best_loss for at in (3, 7, 11)]
     assert run.trainer.state.best_metric == min(logged)
     assert any(report.best_loss < report.signals.validation_loss for report in run.grow.tended)
+    assert "E336 load_best_model_at_end follows esper_best_loss" in caplog.text
 
 
 class Stream(torch.utils.data.IterableDataset[Any]):
@@ -156,14 +157,22 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     assert same(host_of(grown), expected)
 
 
-def test_branches_of_a_causal_model_divide_losses_as_the_trainer_does(world, tmp_path, caplog):
+def loss_of_rows(model: Any, batch: Any) -> torch.Tensor:
+    logits = model(batch["input_ids"]).logits[:, :-1].transpose(1, 2)
+    return torch.nn.functional.cross_entropy(logits, batch["labels"][:, 1:], reduction="none").mean(1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"loss": loss_of_rows}], ids=["model", "own"])
+def test_branches_of_a_causal_model_divide_losses_as_the_trainer_does(world, tmp_path, caplog, settings):
     """By the labels of all micro-batches of a step; a branch that does otherwise is reported (E376)."""
-    library, rows_of_text = world.library, [{**row, "labels": row["input_ids"]} for row in rows(32, 1)]
+    # The Trainer counts a first label, which no model is trained on.
+    texts = [(row, row["input_ids"].masked_fill(torch.arange(10) == 0, -100)) for row in rows(32, 1)]
+    library, rows_of_text = world.library, [{**row, "labels": labels} for row, labels in texts]
     sizes = {"vocab_size": 30, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2}
     config = library.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_grad_norm": 0.0}
     arguments = library.TrainingArguments(str(tmp_path), num_train_epochs=2, save_strategy="no", **batches, **QUIET)
-    grow = world.callback(["transformer.h.0.mlp"], eval_dataset=rows_of_text, blueprints=["mlp"])
+    grow = world.callback(["transformer.h.0.mlp"], eval_dataset=rows_of_text, blueprints=["mlp"], **settings)
     model = library.GPT2LMHeadModel(config)
     library.Trainer(model, arguments, train_dataset=rows_of_text, callbacks=[grow]).train()
     assert grow.gardener.best_loss > 1.0, "the mean over a batch, and not its part of a step"
@@ -290,14 +299,38 @@ def test_the_best_adapters_are_loaded_with_what_had_grown_beside_them(world, tmp
     assert "E334" not in caplog.text
 
 
-def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):
+def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path, caplog):
     from esper_grow.integrations.transformers import from_pretrained
 
     run = world.fit(6, world.plan(keep=4), folder=tmp_path / "run", **WORST)
     expected = from_pretrained(world.kind, run.trainer.state.best_model_checkpoint)
     assert len(slots_of(expected).named(SLOT).nursery) == 1, "it was saved before the seed was kept"
+    assert f"are dropped: blueprints/mlp in {SLOT}" in caplog.text
     Host(expected).prune()
     assert same(esper.export(run.model).state_dict(), esper.export(expected).state_dict())
+
+
+class Table(list[Any]):
+    """Examples with columns, as those of ``datasets``."""
+
+    column_names = ("input_ids", "attention_mask", "labels")
+
+
+def test_columns_that_the_trainer_drops_and_folders_of_a_search_are_taken_as_they_are(world, tmp_path):
+    class Searching(world.library.Trainer):
+        """Has dropped columns from the training data, and saves each trial in a folder."""
+
+        def get_train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(Table(rows(32, 1)), 8, collate_fn=self.data_collator)
+
+        def _get_output_dir(self, trial: Any) -> str:
+            return f"{self.args.output_dir}/run-0"
+
+    held_out = [{**row, "place": number} for number, row in enumerate(rows(120, 2))]
+    grow = {**world.plan(), "validation": None, "eval_dataset": held_out}
+    run = world.fit(1, grow, folder=tmp_path / "run", kind=Searching, save_strategy="epoch")
+    assert run.grow.tended
+    assert (tmp_path / "run" / "run-0" / "checkpoint-4" / "esper.safetensors").is_file()
 
 
 def test_a_model_that_is_saved_under_other_names_is_loaded_and_resumed(world, tmp_path):
@@ -353,6 +386,17 @@ def test_a_training_that_cannot_grow_says_why(world, checkpoint, tmp_path):
         world.fit(1, {**world.plan(), "validation": None})
     with pytest.raises(EsperError, match=r"E364 .*without labels(?s:.)*label_smoothing_factor"):
         world.fit(1, world.plan(), label_smoothing_factor=0.1)
+    with pytest.raises(EsperError, match=r"E344 .*several data sets, first, second"):
+        world.fit(1, {**world.plan(), "validation": None, "eval_dataset": {"first": [], "second": []}})
+
+    class Squaring(world.library.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
+            return model(**inputs).logits.square().mean()
+
+    with pytest.raises(EsperError, match=r"E364 .*by another loss than it returns(?s:.)*loss=…"):
+        world.fit(1, world.plan(), kind=Squaring)
+    grow = {**world.plan(), "loss": lambda model, batch: model(**batch).logits.square().mean(1)}
+    assert world.fit(1, grow, kind=Squaring, eval_strategy="no").grow.tended
     (checkpoint.path / "esper.safetensors").unlink()
     with pytest.raises(EsperError, match=r"E362 .*no state of Grow(?s:.)*esper_grow.load"):
         world.fit(7, world.plan(), folder=tmp_path / "run", resume=str(checkpoint.path))

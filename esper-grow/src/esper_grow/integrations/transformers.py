@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.core_model_loading import revert_weight_conversion
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, RemoveColumnsCollator
 
 from esper_core.growth import Example, Host, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
@@ -37,7 +37,7 @@ from esper_grow.integrations.attachment import (
     write_state,
 )
 from esper_grow.network_files import load
-from esper_grow.peft_growth import GROWN_FILE, has_adapters
+from esper_grow.peft_growth import GROWN_FILE, has_adapters, living_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import SlotPlace
 
+
+log = logging.getLogger("esper")
 
 GROWN: Final = "._esper."
 """What stands, in a key, between the name of a module and that of what grew behind it."""
@@ -90,6 +92,9 @@ class Grow(GrowsModel, TrainerCallback):
         self._batches: list[Any] = []
         """Batches since the last call of the Gardener."""
         self._own_pass = False
+        self._loss_is_of_model = loss is model_loss
+        self._untrained: set[int] = set()
+        """Losses, by their ids, that the model has returned since, and that no gradient has reached."""
         self._attachment.restore_names = restore_names
 
     def on_init_end(
@@ -113,6 +118,14 @@ class Grow(GrowsModel, TrainerCallback):
         if args.n_gpu > 1:
             message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
             raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
+        if args.load_best_model_at_end and BEST_LOSS in (args.metric_for_best_model or ""):
+            message = (
+                "load_best_model_at_end follows esper_best_loss, which is often that of seeds that are not kept yet"
+            )
+            hint = "They are dropped with the best checkpoint. Choose it by another metric:  metric_for_best_model"
+            log.warning("%s", Problem("E336", message, hint=hint))
+        self._batches.clear()
+        self._untrained.clear()  # a training before this one may have been interrupted
         self._attachment.watch(model)
         is_frozen = not any(parameter.requires_grad for parameter in Host(model).parameters().values())
         is_checkpointed = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
@@ -137,6 +150,8 @@ class Grow(GrowsModel, TrainerCallback):
         self._attachment.closing.callback(model.register_forward_pre_hook(self._see, with_kwargs=True).remove)
         if is_frozen:
             self._attachment.closing.callback(model.register_forward_hook(self._require_gradients).remove)
+        if self._loss_is_of_model:
+            self._attachment.closing.callback(model.register_forward_hook(self._see_loss).remove)
         self._attachment.closing.callback(owner.register_state_dict_post_hook(_HostState(model)).remove)
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -154,8 +169,11 @@ class Grow(GrowsModel, TrainerCallback):
         assert gardener is not None
         states, named = gardener.optimizer.state, grown_parameters(gardener.model)
         of_grown = {name: states[parameter] for name, parameter in named if parameter in states}
-        target = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", STATE_FILE)
-        write_state(target, {"gardener": gardener.state_dict(), "optimizer": of_grown})
+        checkpoint = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        # A search for hyperparameters has one for each trial, in folders of their own.
+        folders = [folder for at in ("", "*/") for folder in Path(args.output_dir).glob(at + checkpoint)]
+        target = max(folders, key=lambda folder: folder.stat().st_mtime, default=Path(args.output_dir, checkpoint))
+        write_state(target / STATE_FILE, {"gardener": gardener.state_dict(), "optimizer": of_grown})
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -189,7 +207,11 @@ class Grow(GrowsModel, TrainerCallback):
         best = _best_adapters(args, state, model)
         if best and Path(best, GROWN_FILE).is_file():
             load(model, best)
-        Host(model).prune()  # the best checkpoint may be from while seeds lived
+        if args.load_best_model_at_end and (living := living_seeds(model)):
+            message = f"{state.best_model_checkpoint} is of before these were kept, and they are dropped"
+            hint = "Kept seeds are in later checkpoints: load_best_model_at_end=False, or choose by another metric."
+            log.warning("%s", Problem("E336", f"{message}: {', '.join(living)}", hint=hint))
+        Host(model).prune()
 
     def _held_out(self, args: TrainingArguments, train: Any) -> Iterable[Any]:
         """Return the batches to measure gains with; examples are collated as those of ``train``."""
@@ -198,21 +220,38 @@ class Grow(GrowsModel, TrainerCallback):
             raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
         if self._validation is not None:
             return self._validation
+        if isinstance(self._rows, dict):
+            message = f"eval_dataset is several data sets, {', '.join(self._rows)}, and gains are measured with one"
+            raise GrowthError(Problem("E344", message, hint="Pass one of them:  Grow(…, eval_dataset=examples)"))
         collate = getattr(train, "collate_fn", default_data_collator)
+        if columns := getattr(getattr(train, "dataset", None), "column_names", None):
+            collate = RemoveColumnsCollator(collate, columns)  # those that the Trainer has left
         return DataLoader(self._rows, args.per_device_eval_batch_size, collate_fn=collate)
 
     def _see(self, module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> None:
         """Keep the batch of a training pass; a hook of the model."""
         if module.training and not self._own_pass:
-            self._batches.append(_Part(batch) if _COUNT in batch else dict(batch))
+            is_part = self._loss_is_of_model and _COUNT in batch
+            self._batches.append(_Part(batch) if is_part else _without_count(batch))
+
+    def _see_loss(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        """Note the loss of a training pass until a gradient reaches it; a hook of the model."""
+        loss = outputs.get("loss") if self._trains(module) and isinstance(outputs, dict) else None
+        if isinstance(loss, Tensor) and loss.requires_grad and not torch.compiler.is_compiling():
+            key = id(loss)
+            self._untrained.add(key)
+            loss.register_hook(lambda gradient: self._untrained.discard(key))
+
+    def _trains(self, module: nn.Module) -> bool:
+        """Return whether the Trainer makes a training pass."""
+        return module.training and torch.is_grad_enabled() and not self._own_pass
 
     def _require_gradients(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         """Let outputs of a training pass require gradients where nothing trains yet; a hook of the model.
 
         The Trainer calls ``backward`` from its first step. No graph is built in the model for it.
         """
-        trains = module.training and torch.is_grad_enabled() and not self._own_pass
-        if not trains or any(tensor.requires_grad for tensor in Example.tensors_in(outputs)):
+        if not self._trains(module) or any(tensor.requires_grad for tensor in Example.tensors_in(outputs)):
             return outputs
         if not isinstance(outputs, dict):
             return tuple(map(_leaf, outputs)) if isinstance(outputs, tuple) else _leaf(outputs)
@@ -222,10 +261,14 @@ class Grow(GrowsModel, TrainerCallback):
 
     def _step(self, *, epoch_ended: bool) -> None:
         batches, self._batches = self._batches, []
-        if batches and (missing := self._labels - batches[0].keys()):
-            names = ", ".join(sorted(missing))
-            message = f"the model was trained without {names}: the Trainer computes its loss itself"
-            hint = "A seed needs the loss of the model: leave out label_smoothing_factor and compute_loss_func."
+        missing = self._labels - batches[0].keys() if batches else set()
+        if missing or self._untrained:
+            what = f"without {', '.join(sorted(missing))}" if missing else "by another loss than it returns"
+            message = f"the model was trained {what}: the Trainer computes its loss itself"
+            hint = (
+                "A seed needs the loss of the model: leave out label_smoothing_factor and compute_loss_func.\n"
+                "If you override compute_loss, pass  Grow(…, loss=…)  that computes the same."
+            )
             raise GrowthError(Problem("E364", message, hint=hint))
         self._own_pass = True
         try:
@@ -254,10 +297,13 @@ class _Part(dict[str, Any]):
     adds_up = True
 
 
+def _without_count(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in batch.items() if name != _COUNT}
+
+
 def _as_trained(loss: Callable[[Any, Any], Tensor], model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """Return losses as the Trainer computes them; in evaluation their mean is that of the batch itself."""
-    alone = not torch.is_grad_enabled() and _COUNT in batch
-    return loss(model, {name: value for name, value in batch.items() if name != _COUNT} if alone else batch)
+    return loss(model, batch if torch.is_grad_enabled() else _without_count(batch))
 
 
 def _leaf(value: Any) -> Any:

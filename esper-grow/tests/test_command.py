@@ -69,6 +69,7 @@ def test_adapters_are_placed_and_the_plan_is_written_and_printed_for_peft(esper,
     assert [place["slot"] for place in plan["places"]] == ["3"]
     answer = esper("probe", file, *arguments, "--to", "peft", "--html", "plan.html")
     assert (answer.status, answer.out.splitlines()[:1]) in [(0, ["LoraConfig("]), (2, [])]
+    assert "Sequential: lora(rank=1) at 1 place" in answer.err
     assert Path("plan.html").exists(), "also where nothing pays"
     answer = esper("probe", file, *arguments, "--to", "peft", "--json")
     assert not answer.out or "target_modules" in json.loads(answer.out)

@@ -104,6 +104,7 @@ def probe(
     if page is not None:
         write_page(result.to_dict(), page, "plan-page" if options["adapters"] else "probe-page")
     if options["form"] == "peft":
+        print_line(str(result), stream=sys.stderr)
         arguments = result.to_peft()
         print_json(arguments) if options["as_json"] else print_line(lora_config(arguments))
     else:

@@ -135,7 +135,9 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     else:
         listed = ", ".join(f"{seed.blueprint} in {slots[at].name}" for at, seeds in grown.items() for seed in seeds)
         _refuse(f"a folder of PEFT holds adapters of one kind, and the model has {listed}")
+    base = model.get_submodule(_prefix_in(model).removesuffix("."))
     config |= {
+        "auto_mapping": {"base_model_class": type(base).__name__, "parent_library": type(base).__module__},
         "base_model_name_or_path": getattr(getattr(model, "config", None), "_name_or_path", None) or None,
         "fan_in_fan_out": all(type(layer).__name__ == "Conv1D" for layer in layers.values()),
         "inference_mode": True,
@@ -174,7 +176,7 @@ def load_adapters(
     """
     folders = dict(folder) if isinstance(folder, Mapping) else {name: folder}
     loaded = {label: _read_folder(Path(path)) for label, path in folders.items()}
-    prefix = _PREFIX if has_adapters(model) else ""
+    prefix = _prefix_in(model)
     for label, layers in loaded.items():
         by_place = {prefix + at: tensors for at, (_, tensors) in layers.items()}
         _refuse_other_model(model, by_place, Path(folders[label]))
@@ -312,6 +314,11 @@ def _targets(model: nn.Module, names: Sequence[str]) -> list[str] | str:
 def _name_in_peft(model: nn.Module, at: str) -> str:
     """Return the name of a module in the plain base, where ``model`` may be a PeftModel of it."""
     return (at.removeprefix(_PREFIX) if has_adapters(model) else at).removesuffix(".base_layer")
+
+
+def _prefix_in(model: nn.Module) -> str:
+    """Return the prefix of the base, which a model that has loaded adapters by itself does not have."""
+    return _PREFIX if has_adapters(model) and "base_model" in dict(model.named_children()) else ""
 
 
 def _warn_of_trained_base(model: nn.Module, folder: Path) -> None:

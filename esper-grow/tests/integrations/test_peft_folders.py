@@ -100,6 +100,8 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
         expected = logits(model)
     assert torch.equal(logits(model), expected)
     save_adapters(model, tmp_path / "saved")
+    configs = [json.loads((tmp_path / name / "adapter_config.json").read_bytes()) for name in ("saved", "theirs")]
+    assert configs[0]["auto_mapping"] == configs[1]["auto_mapping"], "from which AutoPeftModel knows the base"
     again = peft.PeftModel.from_pretrained(build(), tmp_path / "saved").eval()
     assert torch.equal(logits(again), expected)
     theirs.load_adapter(tmp_path / "saved", "esper")
@@ -118,6 +120,21 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
     assert {parameter.dtype for parameter in seeds} == {torch.bfloat16 if kind == "IA3" else torch.float32}
     esper.save(half, tmp_path / "half")
     assert torch.equal(logits(esper.load(build().to(torch.bfloat16), tmp_path / "half")), logits(half))
+
+
+@pytest.mark.library("peft")
+def test_adapters_are_loaded_beside_those_that_transformers_has_loaded_itself(tmp_path):
+    peft = pytest.importorskip("peft")
+    for name, target in (("first", "q_proj"), ("second", "v_proj")):
+        settings = peft.LoraConfig(**LORA, target_modules=[target])
+        peft.get_peft_model(llama(), settings).save_pretrained(tmp_path / name)
+    model, wrapped = llama(), peft.PeftModel.from_pretrained(llama(), tmp_path / "first")
+    model.load_adapter(tmp_path / "first")
+    plain = logits(model.eval())
+    for other in (model, wrapped):
+        load_adapters(other, tmp_path / "second")
+    assert torch.equal(logits(model), logits(wrapped.eval()))
+    assert not torch.equal(logits(model), plain)
 
 
 # --- loops

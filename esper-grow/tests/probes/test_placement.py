@@ -128,6 +128,7 @@ def test_a_plan_is_told_in_eighty_columns_saved_read_grown_and_given_to_peft(wor
     assert read_plan(tmp_path / "plan.json") == plan
     config = plan.to_peft()
     assert (config["r"], config["lora_alpha"], config["target_modules"]) == (1, 1.0, [HELPFUL])
+    assert "modules_to_save" not in config
     assert grown(copy.deepcopy(world[0]), world, plan) == list(world[0].state_dict())
 
 
@@ -339,10 +340,12 @@ def test_peft_gets_a_pattern_where_a_name_is_the_end_of_another(world) -> None:
         return net.inner(inputs)
 
     model = Net(compute, layers=copy.deepcopy(world[0].layers), inner=copy.deepcopy(world[0]))
+    model.inner.head.requires_grad_(requires_grad=True)
     nested = placed((model, *world[1:]), where=["inner.layers.2", "layers.0"], steps=40)
     targets = nested.to_peft()["target_modules"]
     names = [name for name, _ in model.named_modules()]
     assert sorted(name for name in names if re.fullmatch(targets, name)) == sorted(nested.slots)
+    assert nested.to_peft()["modules_to_save"] == ["inner.head"], "which PEFT would freeze"
 
 
 def test_what_is_frozen_is_shared_and_never_copied(world, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ from esper_grow.gardener.validation import Validation, counted_example
 from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches, held_out_batches, rows_of
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
-from esper_grow.probes.places import fitting_places
+from esper_grow.probes.places import fitting_places, trained_modules
 from esper_grow.probes.plans import AdapterPlace, AdapterPlan, PlaceKey, better_order, filled, gain_of, has_longer_name
 from esper_grow.probes.trainings import guarded, new_training, refuse_not_finite
 from esper_run.config import section_of
@@ -462,13 +462,13 @@ class Placement:
 
     def _peft(self, layers: Sequence[str]) -> dict[str, Any] | None:
         """Return the settings of PEFT's LoRA that all places have in common; None if it refuses them."""
-        blocks = [seed.block for seed in self.seeds.values()]
-        lora = blocks[0]
+        lora = next(iter(self.seeds.values())).block
         if not isinstance(lora, Lora) or refused_by_peft(self.training.model, layers):
             return None
         dropout = 0.0 if lora.dropout is None else lora.dropout.p
         settings = {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
-        return settings | ({"use_dora": True} if isinstance(lora, Dora) else {})
+        more = {"use_dora": isinstance(lora, Dora), "modules_to_save": trained_modules(self.training.model, layers)}
+        return settings | {name: value for name, value in more.items() if value}
 
     def _remarks(self, chosen: Sequence[AdapterPlace], steps: int, wanted: int) -> Iterator[str]:
         if chosen and len(self.request.blueprints) > 1:

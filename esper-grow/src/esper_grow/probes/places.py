@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from esper_core.growth import Example, Host, RandomStream, graft
 from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_grow.peft_growth import has_adapters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,6 +95,19 @@ def fitting_places(model: nn.Module, names: list[str], example: Example) -> tupl
                 raise
             names, refused = [name for name in names if name not in unfit], [*refused, *error.problems]
     return names, refused
+
+
+def trained_modules(model: nn.Module, layers: Sequence[str]) -> list[str]:
+    """Return the modules beside these layers that train as a whole in a model of which a part is frozen."""
+    names: list[str] = []
+    if has_adapters(model) or all(parameter.requires_grad for parameter in model.parameters()):
+        return names
+    for name, module in model.named_modules():
+        trains = [parameter.requires_grad for parameter in module.parameters()]
+        has_layer = any(f"{layer}.".startswith(f"{name}.") for layer in layers)
+        if trains and all(trains) and not has_layer and not name.startswith(tuple(f"{outer}." for outer in names)):
+            names.append(name)
+    return names
 
 
 def _outermost(names: list[str]) -> list[str]:

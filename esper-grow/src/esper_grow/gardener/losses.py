@@ -35,7 +35,7 @@ def each_example(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, bat
         return returned
     rows = Example.of(batch).size
     for mean, compute in means.found_for(returned):
-        parts = torch.atleast_1d(compute())  # models of one output drop all dimensions of a batch of one
+        parts: Tensor = torch.atleast_1d(compute())  # models of one output may drop all dimensions of one example
         if rows and parts.numel() and (len(parts) == rows or parts.ndim == 1) and not parts.numel() % rows:
             example_losses = parts.float().reshape(rows, -1).mean(1)
             return example_losses * _ratio(mean.float(), example_losses.mean())

@@ -231,8 +231,7 @@ class Grow(GrowsModel, TrainerCallback):
     def _see(self, module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> None:
         """Keep the batch of a training pass; a hook of the model."""
         if module.training and not self._own_pass:
-            is_part = self._loss_is_of_model and _COUNT in batch
-            self._batches.append(_Part(batch) if is_part else _without_count(batch))
+            self._batches.append(_Part(batch) if self._loss_is_of_model and _COUNT in batch else dict(batch))
 
     def _see_loss(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Note the loss of a training pass until a gradient reaches it; a hook of the model."""
@@ -265,10 +264,7 @@ class Grow(GrowsModel, TrainerCallback):
         if missing or self._untrained:
             what = f"without {', '.join(sorted(missing))}" if missing else "by another loss than it returns"
             message = f"the model was trained {what}: the Trainer computes its loss itself"
-            hint = (
-                "A seed needs the loss of the model: leave out label_smoothing_factor and compute_loss_func.\n"
-                "If you override compute_loss, pass  Grow(…, loss=…)  that computes the same."
-            )
+            hint = "Leave out label_smoothing_factor and compute_loss_func; beside your compute_loss pass  Grow(loss=…)"
             raise GrowthError(Problem("E364", message, hint=hint))
         self._own_pass = True
         try:
@@ -281,10 +277,7 @@ class Grow(GrowsModel, TrainerCallback):
         """Return the state in the checkpoint from which a training resumes; nothing if it begins, or has none."""
         default = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
         file = Path(self._folder or default, STATE_FILE)
-        if not state.global_step or not file.exists():
-            return {}
-        saved: dict[str, Any] = read_state(file, device)
-        return saved
+        return dict(read_state(file, device)) if state.global_step and file.exists() else {}
 
 
 _COUNT: Final = "num_items_in_batch"
@@ -297,13 +290,10 @@ class _Part(dict[str, Any]):
     adds_up = True
 
 
-def _without_count(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in batch.items() if name != _COUNT}
-
-
 def _as_trained(loss: Callable[[Any, Any], Tensor], model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Return losses as the Trainer computes them; in evaluation their mean is that of the batch itself."""
-    return loss(model, batch if torch.is_grad_enabled() else _without_count(batch))
+    """Return losses as the Trainer computes them; in evaluation, or by another loss, their mean is the batch's own."""
+    is_part = loss is model_loss and torch.is_grad_enabled()
+    return loss(model, batch if is_part else {name: value for name, value in batch.items() if name != _COUNT})
 
 
 def _leaf(value: Any) -> Any:

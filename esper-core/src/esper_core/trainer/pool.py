@@ -80,7 +80,6 @@ class Phases(Roster[N]):
         pool_size: How many environments there are, with those in other processes.
         lanes: Where the work of each environment runs; None: in the caller's thread.
         twin: The arm of the twins.
-        undisturbed: For a step, the evidence of a twin that is trained elsewhere.
     """
 
     def __init__(
@@ -91,12 +90,10 @@ class Phases(Roster[N]):
         *,
         lanes: Lanes | None = None,
         twin: str | None = None,
-        undisturbed: Callable[[int], Tensor | None] = lambda step: None,
     ) -> None:
         super().__init__(environments, pool_size, faults)
         self._lanes = lanes or Lanes()
         self._twin = twin
-        self._undisturbed = undisturbed
         self._numbers: dict[N, Tensor] = {}
 
     def begin(self) -> None:
@@ -131,8 +128,7 @@ class Phases(Roster[N]):
 
         def measure(environment: N) -> Tensor:
             twin = twins.get(environment.index)
-            undisturbed = self._undisturbed(step) if twin is None else twin.network.evaluation.evidence
-            environment.measure_seeds(None if environment is twin else undisturbed)
+            environment.measure_seeds(None if twin in (None, environment) else twin.network.evaluation.evidence)
             return environment.network.numbers()
 
         self._numbers = self.run_each(running, measure, f"when its seeds were measured, step {step}")
@@ -311,7 +307,6 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         environments: How many environments each arm has.
         devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
         lanes: How many threads, or streams on each device; None: as many as fit.
-        undisturbed: For a step, the evidence of a twin that is trained elsewhere.
         indices: Of the environments that live here, where others live in other processes.
         on_turn: Called with the pool index of each environment whose work begins.
     """
@@ -326,7 +321,6 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         devices: Sequence[torch.device] = (),
         lanes: int | None = 1,
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
-        undisturbed: Callable[[int], Tensor | None] = lambda step: None,
         indices: range | None = None,
         on_turn: Callable[[int], None] = lambda pool_index: None,
     ) -> None:
@@ -353,7 +347,6 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             faults,
             lanes=lanes_for([environment.recipe.device for environment in built], lanes, on_turn),
             twin=twin,
-            undisturbed=undisturbed,
         )
         from esper_core.trainer.groups import Groups  # here, since a loop of the user's own has no groups
 

@@ -74,6 +74,7 @@ def with_attributes(**attributes):
 
 MeansItsLosses = with_attributes(losses=lambda *arguments: Right.losses(*arguments).mean())
 MeansItsScores = with_attributes(scores=lambda *arguments: Right.scores(*arguments).mean())
+ScoresOfTheBatch = with_attributes(scores=lambda *arguments: Right.scores(*arguments).mean().expand(len(arguments[2])))
 FLAT_IMAGES = with_attributes(shape=DataShape("image", (4,), 3))
 INTEGERS = with_data(lambda x, y: ((1000 * x).long(), y))
 FRACTIONS = with_data(lambda x, y: (x.float(), y), Symbols)
@@ -105,6 +106,7 @@ def test_a_task_without_a_fault_passes_every_check(factory):
         (with_data(lambda x, y: (x, y[1:])), "targets_fit", '"train" has 30 inputs and 29 targets'),
         (MeansItsLosses, "losses_are_per_example", "of shape () as losses of 30 examples"),
         (MeansItsScores, "scores_are_per_example", "of shape () as scores of 30 examples"),
+        (ScoresOfTheBatch, "scores_are_per_example", "15 examples have other scores in a batch of 30"),
         (with_attributes(metric=Metric("accuracy", "down")), "metric_says_what_is_better", "falls, but down is better"),
         (with_attributes(shape=DataShape("vector", (5,), 3)), "shape_agrees_with_data", "the declared shape is (5,)"),
         (FLAT_IMAGES, "shape_agrees_with_data", "of kind image have 3 dimensions"),

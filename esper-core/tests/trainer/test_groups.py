@@ -56,9 +56,16 @@ def run(recipe: Recipe, environments: int, lanes: int = 1) -> tuple[list[list[Si
     return play(pool, 6, grow_first, look), pool.environments[:4], notes
 
 
+class ScoresOfBatches(core_worlds.ToyTask):
+    """A task whose scores are the accuracy of their batch."""
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().scores(outputs, targets).mean().expand(len(targets))
+
+
 @pytest.mark.parametrize("incubation", ["branch", core_worlds.slow("shadow")])
 def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubation: str) -> None:
-    recipe = fused(growth={"incubation": incubation, "average": 3})
+    recipe = fused(growth={"incubation": incubation, "average": 3}, task=ScoresOfBatches())
     signals, environments, notes = run(recipe, 2)
     assert notes[0] == (1, {""})
     assert notes[-1] == (2, {""}), "one grew"
@@ -69,6 +76,7 @@ def test_results_do_not_depend_on_how_many_networks_are_trained_with_one(incubat
     plain, _, _ = run(change_recipe(recipe, compute=ComputeConfig()), 2)
     for signal, other in zip(chain(*signals), chain(*plain), strict=True):
         assert signal.validation_loss == pytest.approx(other.validation_loss, rel=1e-4)
+        assert signal.validation_metric == pytest.approx(other.validation_metric, rel=1e-4)
         assert [slot.state for slot in signal.slots] == [slot.state for slot in other.slots]
 
 

@@ -124,10 +124,13 @@ def losses_are_per_example(builds: TaskBuilds) -> None:
 
 
 def scores_are_per_example(builds: TaskBuilds) -> None:
-    """Check that there is one finite score for each example."""
+    """Check that there is one finite score for each example, which does not depend on the others of its batch."""
     outputs, targets = _tried(builds)
     scores = builds.as_in_a_run.scores(outputs, targets)
     demand(bool(scores.isfinite().all()), "scores of ordinary outputs are not finite")
+    half = (len(targets) + 1) // 2
+    alone = builds.as_in_a_run.scores(outputs[:half], targets[:half])
+    demand(torch.allclose(alone, scores[:half]), f"{half} examples have other scores in a batch of {len(targets)}")
 
 
 def metric_says_what_is_better(builds: TaskBuilds) -> None:

@@ -267,10 +267,10 @@ def evaluate_pass(program: Program, split: SplitName, members: Sequence[Member])
     losses: list[Tensor] = []
     scores: list[Tensor] = []
     for inputs, targets in chunks(recipe.data[split], recipe.device):
-        (outputs,) = program.outputs(stacks, inputs.expand(count, *inputs.shape))
-        repeated = targets.expand(count, *targets.shape).flatten(0, 1)
-        losses.append(recipe.task.losses(outputs.flatten(0, 1), repeated).unflatten(0, (count, -1)))
-        scores.append(recipe.task.scores(outputs.flatten(0, 1), repeated).unflatten(0, (count, -1)))
+        (outputs_EN,) = program.outputs(stacks, inputs.expand(count, *inputs.shape))
+        # Each network by itself, since the score of an example may depend on its batch, as R² does.
+        losses.append(torch.stack([recipe.task.losses(outputs, targets) for outputs in outputs_EN]))
+        scores.append(torch.stack([recipe.task.scores(outputs, targets) for outputs in outputs_EN]))
     rows = zip(torch.cat(losses, 1), torch.cat(scores, 1), strict=True)
     return [evaluation_of(recipe.task, *row, recipe.network.growth.evidence) for row in rows]
 

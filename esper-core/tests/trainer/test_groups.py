@@ -1,6 +1,8 @@
 """Groups: networks of one structure are trained as one program, with the same results in a group of any size."""
 
+import gc
 import random
+import weakref
 from abc import ABC
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -385,9 +387,10 @@ def test_lanes_get_as_many_branches_as_each_other_and_small_parts(monkeypatch: p
     assert arms() == [["grown"], ["grown"], ["twin"], ["twin"]], "a pass of a branch has its host, too"
 
 
-def test_a_host_that_lost_its_seed_still_equals_its_twin() -> None:
+def test_a_host_that_lost_its_seed_still_equals_its_twin_and_keeps_no_memory_of_it() -> None:
     pool = planted()
-    next(pool.environments[0].garden.living_seeds()[0].parameters()).data.fill_(torch.nan)
+    seed = weakref.ref(pool.environments[0].garden.living_seeds()[0])
+    next(seed().parameters()).data.fill_(torch.nan)
     pool.train(0)
     pool.evaluate(0)
     pool.synchronise(0)
@@ -395,6 +398,9 @@ def test_a_host_that_lost_its_seed_still_equals_its_twin() -> None:
     assert [len(environment.garden.incubating) for environment in pool.environments] == [0, 0, 1, 0]
     grown, twin = pool.latest[:2]
     assert (grown.validation_loss, grown.train_loss) == (twin.validation_loss, twin.train_loss)
+    pool.train(1)
+    gc.collect()
+    assert seed() is None
 
 
 def test_a_seed_that_fails_in_evaluation_leaves_its_host_equal_to_its_twin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -79,7 +80,8 @@ class Groups:
         self._programs = LanePrograms()
         self._faults: dict[Hashable, str | None] = {}
         self._seen: dict[int, tuple[GrowingNetwork, Hashable, Hashable | None, str]] = {}
-        self._guests: dict[tuple[int, int], tuple[GrowingNetwork, Hashable, Guest | None]] = {}
+        # Weakly, so that nothing here keeps a seed that is gone: guests know their seeds, and not their branches.
+        self._guests: WeakKeyDictionary[Branch, tuple[Hashable, Guest | None]] = WeakKeyDictionary()
         # A number for each kind of guests: to compare long tuples in every pass takes as long as a layer.
         self._kinds: dict[Hashable, int] = {}
         self._numbers = count()
@@ -198,12 +200,10 @@ class Groups:
         strength = FULL if seed.stage in INCUBATING else seed.alpha.value
         if seed.alpha.moving or strength == 0.0:
             return None
-        place, network, form = (environment.pool_index, seed.number), environment.network, (seed.stage, strength)
-        seen = self._guests.get(place)
-        if seen is None or seen[0] is not network or seen[1] != form:
-            guest = self._look_at_guest(environment, slot, seed, strength)
-            self._guests[place] = seen = network, form, guest
-        return seen[2] and replace(seen[2], tensors=HostTensors.of(seed))
+        form, seen = (seed.stage, strength), self._guests.get(incubation)
+        if seen is None or seen[0] != form:
+            self._guests[incubation] = seen = form, self._look_at_guest(environment, slot, seed, strength)
+        return seen[1] and replace(seen[1], tensors=HostTensors.of(seed))
 
     def _look_at_guest(self, environment: Environment, slot: Slot, seed: Seed, strength: float) -> Guest | None:
         try:

@@ -80,6 +80,13 @@ def test_one_value_that_is_not_finite_is_found_among_all(tensors, expected):
     assert are_finite(tensors, torch.device("cpu")).item() is expected
 
 
+def test_a_seed_that_is_judged_by_a_single_example_is_not_lost():
+    recipe = make_recipe(host=SmoothHost)
+    data = {**recipe.data, "validation": core_worlds.toy_split(1, 2)}
+    (seed,) = play(Pool(replace(recipe, data=data), ["grown"], 1), 3, {0: GERMINATE})[-1][0].slots[0].seeds
+    assert seed.gain.n == 1
+
+
 def test_age_counts_from_germination_and_a_gain_knows_how_much_it_repeats():
     seeds = play(Pool(make_recipe(), ["grown", "twin"], 1, twin="twin"), 8, LIFE, lambda seen: seen[0].slots[0].living)
     assert [seed and seed.age for seed in seeds] == [None, 1, 2, 3, 4, 5, None, None]

@@ -272,7 +272,8 @@ class StepMeasurements:
         # In a host that is broken itself every trial is, so no seed is to blame.
         if math.isfinite(validation_loss):
             incubations = self._garden.incubating.items()
-            sick = [incubation for n, incubation in incubations if n in gains and not gains[n].finite]
+            # By the mean alone: of a single example there is no deviation.
+            sick = [incubation for n, incubation in incubations if n in gains and not math.isfinite(gains[n].mean)]
             non_finite += [seed.number for incubation in sick for _, seed in incubation.members]
         return Measurements(
             train_loss=train_loss,

@@ -357,7 +357,8 @@ class GrowingNetwork:
         """Take out the seeds that made a loss non-finite, and restore the host if harmed; return whether any was.
 
         An incubating seed cannot harm the host. An acting one can: the host returns to what it was when this step began
-        and its optimizers start afresh. If no living seed is to blame nothing is done here; the governor decides.
+        and its optimizers start afresh. If no living seed is to blame, or the host cannot be restored because a frozen
+        parameter has changed, too, nothing is done here; the governor decides.
         """
         sick = self.measured.non_finite_seeds
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
@@ -366,8 +367,11 @@ class GrowingNetwork:
             return bool(sick)
         if self._step_start is None or not self.garden.blended:
             return False
-        snapshot, self.measurements.train_loss = self._step_start
+        snapshot, train_loss = self._step_start
+        if snapshot.flaw(self.garden):
+            return False
         snapshot.restore(self.garden)
+        self.measurements.train_loss = train_loss
         self.averages.forget()
         self.lost.remove("made the host's loss not finite", self.garden.blended_slots, blame="numbers")
         for number in sick:  # they trained on a broken host: lost with it, without a fault of their own

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import growth
-from esper_core.growth import Garden, OptimizerSettings, Presence, graft, slots_of
+from esper_core.growth import Garden, OptimizerSettings, Presence, RandomStream, RunningAverage, graft, slots_of
+from esper_core.growth.averages import places_that_train
 from esper_core.leyline import Action, Blend, LifecycleError, Op, SlotState, Stage
 from tests.support.core_worlds import TAME, WILD, Falling, LinearWorld, add_seed, make_garden, plain_growth
 
@@ -67,14 +68,20 @@ class World(LinearWorld):
     """A host of two slots, and a garden in it."""
 
     def __init__(
-        self, limit: int = 1, *, freeze: bool = False, ready: Sequence[str] = (), of_seeds: Any = adam
+        self,
+        limit: int = 1,
+        *,
+        freeze: bool = False,
+        ready: Sequence[str] = (),
+        of_seeds: Any = adam,
+        incubation: str = "shadow",
     ) -> None:
         super().__init__(
             {"early": limit, "late": limit},
             (TAME, WILD),
             OptimizerSettings(sgd, 1.0, Falling()),
             OptimizerSettings(of_seeds, 1.0, Falling()),
-            growth=plain_growth(embargo=2, freeze_fossils=freeze),
+            growth=plain_growth(embargo=2, freeze_fossils=freeze, incubation=incubation),
             batches=2,
             ready=lambda seed: any(self.garden.slots[name].living is seed for name in ready),
         )
@@ -149,6 +156,15 @@ def act(op: Op, **numbers: Any) -> Do:
     return lambda world: world.act(op, **numbers)
 
 
+def judge_branch(world: World) -> None:
+    """Let the network have the average weights of its branch for a moment."""
+    (branch,) = world.garden.incubating.values()
+    average = RunningAverage(4.0, partial(places_that_train, world.model))
+    average.update()
+    with branch.trial(), average.applied():
+        pass
+
+
 Case = tuple[Callable[[], World], Do, Do, dict[str, object]]
 OPEN, CLOSE, REMOVE = after("open"), after("close"), lambda world: world.garden.remove("torn out")
 STACK = partial(World, limit=2)
@@ -174,6 +190,13 @@ CASES: dict[str, Case] = {
     ),
     "fossilise with the host's own optimizer": (
         partial(World, of_seeds=sgd), after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "fossilise on a branch": (
+        partial(World, incubation="branch"), after(*IN_TRAINING, "advance", "train"),
+        act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "judge a branch": (
+        partial(World, incubation="branch"), after(*IN_TRAINING), judge_branch, {"early": Stage.TRAINING},
     ),
     "fossilise and freeze": (
         partial(World, freeze=True), after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
@@ -267,6 +290,16 @@ def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_w
     world.train(2)
     undisturbed.train(2)
     assert_same(world.picture(values_only=True), undisturbed.picture(values_only=True), "two steps later")
+
+
+@pytest.mark.parametrize("line", [*range(6, 12), *range(15, 23)])
+def test_an_interrupt_where_a_random_stream_begins_or_ends_leaves_it_and_the_generators_usable(line):
+    before, stream = torch.get_rng_state(), RandomStream(1)
+    with pytest.raises(Interrupted), fault_at(line, Interrupted), stream:
+        torch.rand(1)
+    with stream:
+        torch.rand(1)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def assert_same(now: list[object], then: list[object], occasion: str) -> None:

@@ -137,20 +137,21 @@ class RunningAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Let the network have its average weights in the ``with`` block."""
-        before = self._apply()
-        try:
-            yield
-        finally:
-            for tensor, data in before:
-                tensor.data = data
-
-    def _apply(self) -> list[tuple[Tensor, Tensor]]:
-        """Give the network its average weights; return its tensors with what they held."""
         before = [(tensor, tensor.data) for tensor, _ in self._pairs()]
+        try:
+            try:
+                self._apply()
+                yield
+            finally:
+                _put_back(before)
+        finally:  # an interrupt may have come in the middle of it
+            _put_back(before)
+
+    def _apply(self) -> None:
+        """Give the network its average weights."""
         for tensor, average in self._pairs():
             # Not another tensor: optimizers, tied modules and hooks know the one that is there.
             tensor.data = average.to(tensor.dtype)
-        return before
 
     def state_dict(self, paths: Mapping[int, str]) -> State:
         """Return the averages, each with its number of batches; ``paths`` are those of the modules, by identity."""
@@ -304,6 +305,11 @@ class Averages:
         for number, average in self._apart.items():
             average.forget()
             average.load_state_dict(model, state.part("apart").part(str(number)))
+
+
+def _put_back(before: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for tensor, data in before:
+        tensor.data = data
 
 
 def _places_of_host(garden: Garden) -> list[Place]:

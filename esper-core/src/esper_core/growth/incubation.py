@@ -29,10 +29,11 @@ from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
+    from torch.amp import GradScaler
 
     from esper_core.growth.optimizers import OptimizerKeeper, OwnedParameters
     from esper_core.growth.random_streams import RandomStream
@@ -201,7 +202,10 @@ class Branch(Incubation):
         super().__init__(model, number, members, keeper, stream)
         for _, seed in members:
             seed.presence = Presence.BRANCHED
-        self._committed = False
+        self._outside: tuple[Any, ...] | None = None
+        """What the host had in the model, while the branch or a part of it is there."""
+        self._is_inside = False
+        """Whether all of the branch is in the model, so that what is there now is what it has learned."""
         seeds = [other for place in slots_of(model).each() for other in place.seeds]
         apart = [other for other in seeds if other.presence is Presence.BRANCHED]
         seed_modules = {id(part) for other in apart for part in other.modules()}
@@ -262,33 +266,28 @@ class Branch(Incubation):
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the branch's tensors, with its seeds acting."""
-        owners = self._keeper.owned_by_host()
-        self._copy_trained()
-        self._switch(owners)
-        members = self.members
         try:
-            for slot, seed in members:
-                slot.tried = (*slot.tried, seed.number)
-            yield
-        finally:
-            for slot, _ in members:
-                slot.tried = ()
-            self._switch(owners)
+            try:
+                self._switch_in()
+                for slot, seed in self.members:
+                    slot.tried = (*slot.tried, seed.number)
+                yield
+            finally:
+                self._switch_out()
+        finally:  # an interrupt may have come in the middle of it
+            self._switch_out()
 
     def commit(self) -> None:
         """Make the branch the host."""
-        self._switch(self._keeper.owned_by_host())
+        self._switch_in()
         for _, seed in self.members:
             seed.presence = Presence.ACTING
-        self._committed = True
 
     def reopen(self) -> None:
-        """Undo a commit."""
-        if self._committed:
-            self._committed = False
-            for _, seed in self.members:
-                seed.presence, seed.in_set = Presence.BRANCHED, self.is_set
-            self._switch(self._keeper.owned_by_host())
+        """Undo a commit, or the part of it that was done."""
+        for _, seed in self.members:
+            seed.presence, seed.in_set = Presence.BRANCHED, self.is_set
+        self._switch_out()
 
     def state_dict(self) -> State:
         """Return the branch: its tensors, the state of its optimizers and scaler, and its random stream."""
@@ -335,36 +334,61 @@ class Branch(Incubation):
             if parameter.requires_grad and parameter not in self._numbers:
                 self._numbers[parameter] = parameter.detach().clone()
 
-    def _switch(self, owners: Sequence[OwnedParameters]) -> None:
-        """Exchange the tensors and optimizer state of host and branch; ``owners`` are those of the host."""
-        for parameter, other in self._numbers.items():
+    def _switch_in(self) -> None:
+        """Put the tensors and optimizer state of the branch into the model."""
+        self._switch_out()
+        self._copy_trained()
+        # All of it before anything changes, so that an interrupt loses nothing.
+        self._outside = self._present()
+        self._place(self._numbers, self._fields, self.host_states, self._scaler)
+        self._is_inside = True
+
+    def _switch_out(self) -> None:
+        """Put those of the host back, also where an interrupt left only a part of the branch in the model."""
+        for slot, _ in self._members:
+            slot.tried = ()
+        if self._outside is None:
+            return
+        if self._is_inside:
+            self._numbers, self._fields, self.host_states, self._scaler = self._present()
+            self._is_inside = False
+        self._place(*self._outside)
+        self._outside = None
+
+    def _present(self) -> tuple[Any, ...]:
+        """Return what the model has now in the places of the branch, and the state of its optimizers and scaler."""
+        numbers = {parameter: parameter.data for parameter in self._numbers}
+        fields = [(module, name, getattr(module, name)) for module, name, _ in self._fields]
+        return numbers, fields, list(map(self._state_of_host, self._keeper.owned_by_host())), self._keeper.scaler
+
+    def _place(
+        self,
+        numbers: Mapping[nn.Parameter, Tensor],
+        fields: Iterable[tuple[nn.Module, str, Tensor]],
+        states: Iterable[Mapping[Any, Any]],
+        scaler: GradScaler | None,
+    ) -> None:
+        """Put what ``_present`` returned into the model."""
+        for parameter, data in numbers.items():
             # By ``data``: the objects stay those that optimizers, hooks and the loop hold.
-            parameter.data, self._numbers[parameter] = other, parameter.data
-        for place, (module, name, other) in enumerate(self._fields):
-            self._fields[place] = (module, name, getattr(module, name))
-            setattr(module, name, other)
-        self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
+            parameter.data = data
+        for module, name, field in fields:
+            setattr(module, name, field)
+        self._keeper.scaler = scaler
         # An owner that was added since the branch began comes last, and the branch has no state of it.
-        self.host_states = [self._exchanged(*pair) for pair in zip(owners, self.host_states, strict=False)]
+        for owner, state in zip(self._keeper.owned_by_host(), states, strict=False):
+            if owner.optimizer is not None:
+                of_all = owner.optimizer.state
+                of_all.update(state)
+                if len(of_all) > len(state):  # seldom, since a set of tensors takes long to make
+                    for parameter in self._state_of_host(owner).keys() - state.keys():
+                        del of_all[parameter]
 
     def _state_of_host(self, owner: OwnedParameters) -> dict[Any, Any]:
         """Return the optimizer's state of each of the host's parameters; it may have other models' beside them."""
         state: dict[Any, Any] = {} if owner.optimizer is None else owner.optimizer.state
+        if all(id(parameter) in self._ids_of_host for parameter in state):
+            return dict(state)  # a copy of a dict does not hash, which takes long for tensors
         return {
             parameter: of_parameter for parameter, of_parameter in state.items() if id(parameter) in self._ids_of_host
         }
-
-    def _exchanged(self, owner: OwnedParameters, state: dict[Any, Any]) -> dict[Any, Any]:
-        """Set the state of the owner's optimizer and return the state that it had."""
-        if owner.optimizer is None:
-            return {}
-        of_all = owner.optimizer.state
-        if all(id(parameter) in self._ids_of_host for parameter in of_all):
-            before = dict(of_all)  # a copy of a dict does not hash, which takes long for tensors
-            of_all.clear()
-        else:
-            before = self._state_of_host(owner)
-            for parameter in before:
-                del of_all[parameter]
-        of_all.update(state)
-        return before

@@ -82,36 +82,47 @@ class RandomStream:
         if self.idle:
             return self
         GENERATOR_LOCK.acquire()
+        if self._lender is not None:
+            GENERATOR_LOCK.release()
+            msg = "this stream is in use; it can feed one block at a time"
+            raise RuntimeError(msg)
         try:
-            if self._lender is not None:
-                msg = "this stream is in use; it can feed one block at a time"
-                raise RuntimeError(msg)
-            lender = torch.get_rng_state(), torch.cuda.get_rng_state(self.device) if self._cuda is not None else None
-            torch.set_rng_state(self._cpu)
-            if self._cuda is not None:
-                torch.cuda.set_rng_state(self._cuda, self.device)
-            self._lender = lender
+            self._lender = self._present()
+            self._set(self._cpu, self._cuda)
+            return self
         except BaseException:
+            self._take_back()
             GENERATOR_LOCK.release()
             raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.idle:
             return
-        assert self._lender is not None
-        cpu, cuda = self._lender
-        self._lender = None
         try:
-            self._cpu = torch.get_rng_state()
-            torch.set_rng_state(cpu)
-            if cuda is not None:
-                self._cuda = torch.cuda.get_rng_state(self.device)
-                torch.cuda.set_rng_state(cuda, self.device)
-        finally:
+            try:
+                self._cpu, self._cuda = self._present()
+            finally:
+                self._take_back()
+        finally:  # an interrupt may have come in the middle of it
+            self._take_back()
             GENERATOR_LOCK.release()
+
+    def _present(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the states of the default generators."""
+        return torch.get_rng_state(), None if self._cuda is None else torch.cuda.get_rng_state(self.device)
+
+    def _set(self, cpu: torch.Tensor, cuda: torch.Tensor | None) -> None:
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda, self.device)
+
+    def _take_back(self) -> None:
+        """Give the default generators back the states that they had, unless they have them."""
+        if self._lender is not None:
+            self._set(*self._lender)
+            self._lender = None
 
     def load_state_dict(self, state: tuple[torch.Tensor | None, torch.Tensor | None]) -> None:
         """Continue from the state of another stream."""

@@ -62,6 +62,17 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
     assert reports[-1][0].loss_scale == (65536.0 if precision == "float16" else None)
 
 
+def test_a_host_that_is_in_half_precision_itself_is_measured_in_float32():
+    def in_half() -> nn.Module:
+        parts = dict(SmoothHost().named_children())
+        return core_worlds.Net(lambda net, inputs: SmoothHost.forward(net, inputs.bfloat16()), **parts).bfloat16()
+
+    environment = begin(computed(more={"host": in_half}))
+    _, metric = environment.evaluate("test").tolist()
+    right = metric * len(environment.recipe.data["test"])
+    assert right == pytest.approx(round(right), abs=1e-4)
+
+
 def test_gains_are_computed_in_the_precision_of_the_evaluation():
     """Bitwise, since otherwise a difference in rounding would count as a gain."""
     pool = begin_pool(computed(precision="bfloat16"))

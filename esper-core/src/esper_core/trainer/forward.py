@@ -70,14 +70,14 @@ class ForwardPass:
         # weight that is used twice would be rounded differently.
         with torch.autocast(self._device.type, dtype=self._half, cache_enabled=False):
             outputs = model(inputs)
-        return self._checked(model, outputs, inputs).float()
+        return self._checked(model, outputs, inputs)
 
     def _checked(self, model: nn.Module, outputs: Any, inputs: Tensor) -> Tensor:
         # Here, because a task that fails on wrong outputs would be named in place of the host.
         if not (isinstance(outputs, Tensor) and outputs.is_floating_point() and outputs.shape[:1] == inputs.shape[:1]):
             what = f"{describe_value(outputs)} for {len(inputs)} examples"
             refuse(self._host, model.forward, what, "A host returns a tensor of floats, with one row for each example.")
-        return outputs
+        return outputs.float() if outputs.itemsize < 4 else outputs
 
     def losses(self, inputs: Tensor, targets: Tensor) -> list[Loss]:
         """Return the loss of each micro-batch, weighted by its share; the larger ones first if sizes differ."""

@@ -29,11 +29,10 @@ from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
-    from torch.amp import GradScaler
 
     from esper_core.growth.optimizers import OptimizerKeeper, OwnedParameters
     from esper_core.growth.random_streams import RandomStream
@@ -340,7 +339,7 @@ class Branch(Incubation):
         self._copy_trained()
         # All of it before anything changes, so that an interrupt loses nothing.
         self._outside = self._present()
-        self._place(self._numbers, self._fields, self.host_states, self._scaler)
+        self._place((self._numbers, self._fields, self.host_states, self._scaler))
         self._is_inside = True
 
     def _switch_out(self) -> None:
@@ -352,7 +351,7 @@ class Branch(Incubation):
         if self._is_inside:
             self._numbers, self._fields, self.host_states, self._scaler = self._present()
             self._is_inside = False
-        self._place(*self._outside)
+        self._place(self._outside)
         self._outside = None
 
     def _present(self) -> tuple[Any, ...]:
@@ -361,20 +360,14 @@ class Branch(Incubation):
         fields = [(module, name, getattr(module, name)) for module, name, _ in self._fields]
         return numbers, fields, list(map(self._state_of_host, self._keeper.owned_by_host())), self._keeper.scaler
 
-    def _place(
-        self,
-        numbers: Mapping[nn.Parameter, Tensor],
-        fields: Iterable[tuple[nn.Module, str, Tensor]],
-        states: Iterable[Mapping[Any, Any]],
-        scaler: GradScaler | None,
-    ) -> None:
+    def _place(self, contents: tuple[Any, ...]) -> None:
         """Put what ``_present`` returned into the model."""
+        numbers, fields, states, self._keeper.scaler = contents
         for parameter, data in numbers.items():
             # By ``data``: the objects stay those that optimizers, hooks and the loop hold.
             parameter.data = data
         for module, name, field in fields:
             setattr(module, name, field)
-        self._keeper.scaler = scaler
         # An owner that was added since the branch began comes last, and the branch has no state of it.
         for owner, state in zip(self._keeper.owned_by_host(), states, strict=False):
             if owner.optimizer is not None:

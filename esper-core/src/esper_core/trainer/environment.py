@@ -273,10 +273,17 @@ class Environment:
 
     def _evaluation(self, split: SplitName) -> Callable[[], Evaluation]:
         """Return what evaluates the network as it acts when it is called."""
-        recipe, network = self.recipe, self.network
+        recipe = self.recipe
         evidence, device = recipe.network.growth.evidence, recipe.device
-        run = self.forward.outputs
-        return partial(evaluate, network.model, recipe.task, recipe.data[split], run, evidence=evidence, device=device)
+        return partial(
+            evaluate,
+            self.model,
+            recipe.task,
+            recipe.data[split],
+            self.forward.outputs,
+            evidence=evidence,
+            device=device,
+        )
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure the gains of living seeds, after every environment was evaluated for validation."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from esper_core.trainer.environment import Environment, Recipe
     from esper_core.trainer.growing_network import GrowingNetwork
     from esper_core.trainer.measurements import Evaluation
-
-    Batch: TypeAlias = tuple[Tensor, Tensor]
-
-T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
@@ -79,8 +75,8 @@ class Groups:
         """Forget all signatures, because other networks follow."""
         self._programs = LanePrograms()
         self._faults: dict[Hashable, str | None] = {}
-        self._seen: dict[int, tuple[GrowingNetwork, Hashable, Hashable | None, str]] = {}
         # Weakly, so that nothing here keeps a seed that is gone: guests know their seeds, and not their branches.
+        self._seen: WeakKeyDictionary[GrowingNetwork, tuple[Hashable, Hashable | None, str]] = WeakKeyDictionary()
         self._guests: WeakKeyDictionary[Branch, tuple[Hashable, Guest | None]] = WeakKeyDictionary()
         # A number for each kind of guests: to compare long tuples in every pass takes as long as a layer.
         self._kinds: dict[Hashable, int] = {}
@@ -169,11 +165,10 @@ class Groups:
         """Return the signature of a network that can be in a group, or None and why it cannot."""
         if self._obstacle is not None:
             return None, self._obstacle
-        network, structure = environment.network, structure_of(environment.garden)
-        seen = self._seen.get(environment.pool_index)
-        if seen is None or seen[0] is not network or seen[1] != structure:
-            self._seen[environment.pool_index] = seen = network, structure, *self._look_at(environment)
-        return seen[2:]
+        structure, seen = structure_of(environment.garden), self._seen.get(environment.network)
+        if seen is None or seen[0] != structure:
+            self._seen[environment.network] = seen = structure, *self._look_at(environment)
+        return seen[1:]
 
     def _look_at(self, environment: Environment) -> tuple[Hashable | None, str]:
         model = environment.model
@@ -243,7 +238,9 @@ def parts_of(group: Sequence[Environment], lanes: int) -> int:
     return min(lanes * turns, len(group))
 
 
-def run_isolated(compute: Callable[[Sequence[Member]], Sequence[T]], members: Sequence[Member]) -> list[T | None]:
+def run_isolated(
+    compute: Callable[[Sequence[Member]], Sequence[Evaluation]], members: Sequence[Member]
+) -> list[Evaluation | None]:
     """Return what one pass computes for each network; if it fails, a pass for each; None for those that fail alone."""
     try:
         results = compute(members)

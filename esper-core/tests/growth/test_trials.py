@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -48,6 +49,19 @@ def shifted(site: Site) -> nn.Module:
     return block
 
 
+def of_doubles(block: Any) -> nn.Module:
+    """Return a block that computes in double precision."""
+    grow = block.double().compute
+    block.compute = lambda net, hidden: grow(net, hidden.double()).float()
+    return block
+
+
+def with_phase(site: Site) -> nn.Module:
+    block = local_conv(site)
+    block.phase = nn.Parameter(torch.ones(site.channels, dtype=torch.complex64))
+    return block
+
+
 def unbuildable(site: Site) -> nn.Module:
     raise KeyError(site.kind)
 
@@ -75,6 +89,9 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (rectifying, "E323", "modifies its input"),
         (lambda site: "a block", "E321", "builds a str, not a torch.nn.Module"),
         (unbuildable, "E321", "raised KeyError: 'sequence'"),
+        (cache(local_conv), "E321", "builds blocks that have parameters in common"),
+        (with_phase, "E327", "has complex parameters"),
+        (lambda site: of_doubles(local_conv(site)), "E322", "raised RuntimeError: Input type (double) and bias type"),
         (changed(out_of_patience), "E322", "raised ValueError: out of patience"),
     ],
 )  # fmt: skip

@@ -48,7 +48,7 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
         if not isinstance(block, nn.Module):
             return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {place}")
         inputs = torch.randn(BATCH, *variety.spec.input_shape(site), device=device)
-        problems = partial(_problems, block.to(device), variety, site, inputs)
+        problems = partial(_problems, block, variety, site, inputs)
         tried = attempt(lambda: next(problems(), None), variety.title, Scope.PROCESS)
         if tried.error is not None:
             return Problem("E322", f"{describe_error(tried.error, variety.factory)} when it was tried on {place}")
@@ -56,6 +56,14 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
 
 
 def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:
+    parameters = {*block.parameters()}
+    if any(parameter.requires_grad for parameter in parameters.intersection(variety.build(site).parameters())):
+        hint = "Each seed trains its own. Build new modules in each call, or copy them:  copy.deepcopy(module)"
+        yield Problem("E321", "builds blocks that have parameters in common", hint=hint)
+    if any(map(torch.is_complex, parameters)):
+        hint = "Seeds are cast to the dtype of their host. Keep two real numbers, as torch.view_as_complex takes them."
+        yield Problem("E327", "has complex parameters, of which a cast leaves the real part alone", hint=hint)
+    block.to(inputs.device, inputs.dtype)  # as a seed is built
     like = inputs.new_zeros(BATCH, *site.example_shape) if variety.spec.adapts else inputs
     if is_informed(block):
         informed: Any = block

@@ -179,13 +179,16 @@ def test_without_batch_norm_micro_batches_equal_one_batch(way, parts):
     torch.testing.assert_close(*results, rtol=0, atol=1e-6)
 
 
-def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(monkeypatch):
+@pytest.mark.parametrize("way", ["shadow", "branch"])
+def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(monkeypatch, way):
     """With a seed that incubates, and then with one that acts."""
 
     def refuse(self: Tensor, *_: Any) -> None:
         raise AssertionError("the host read a number")
 
-    pool = begin_pool(computed(more={"optimizer": {"clip_norm": 1.0}}))
+    more = {"optimizer": {"clip_norm": 1.0}, "host": core_worlds.NoisyHost}
+    pool = begin_pool(computed(way=way, more=more), average=16)
+    pool.train(0)  # buffers are looked at once
     for step, action in enumerate([GERMINATE, ADVANCE, Action(), Action()]):
         with monkeypatch.context() as patch:
             for reads in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__"):

@@ -44,15 +44,16 @@ class RunningAverage:
 
     Args:
         half_life: In batches.
-        list_places: Returns where the weights are.
+        list_places: Returns where the weights are, given the answers for the buffers that it saw before.
 
     Attributes:
         places: What it returned; None: it is asked again in the next batch, because the network may have changed.
     """
 
-    def __init__(self, half_life: float, list_places: Callable[[], list[Place]]) -> None:
+    def __init__(self, half_life: float, list_places: Callable[[dict[Place, bool]], list[Place]]) -> None:
         self._half_life = half_life
         self._list_places = list_places
+        self._has_average: dict[Place, bool] = {}
         self.places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
         self._batches: dict[Place, int] = {}
@@ -92,7 +93,7 @@ class RunningAverage:
         """
         before, batches = self._averages, self._batches
         self._averages, self._batches, self._alike = {}, {}, {}
-        self.places = self._list_places() if self.places is None else self.places
+        self.places = self._list_places(self._has_average) if self.places is None else self.places
         listed = {}
         for place in self.places:
             tensor, average = getattr(*place), before.get(place)
@@ -121,7 +122,7 @@ class RunningAverage:
 
     def forget(self) -> None:
         """Begin anew, because the weights were restored from a snapshot."""
-        self._averages, self._batches, self.places = {}, {}, None
+        self._averages, self._batches, self._has_average, self.places = {}, {}, {}, None
 
     def settle(self) -> None:
         """Give the network its average weights for good, and begin anew."""
@@ -132,6 +133,7 @@ class RunningAverage:
         """Take over the averages of another network that this one now equals."""
         self._averages |= {place: tensor.clone() if copy else tensor for place, tensor in other._averages.items()}
         self._batches |= other._batches
+        self._has_average |= other._has_average
         self.places = None
 
     @contextmanager
@@ -186,7 +188,7 @@ class Averages:
         # Weak, since what incubates in the garden holds its averages: no garden may wait for the garbage collector.
         self._garden = proxy(garden)
         self._half_life, self.is_final = half_life, is_final
-        self._host = RunningAverage(half_life, partial(_places_of_host, self._garden)) if half_life else None
+        self._host = RunningAverage(half_life, partial(_places, self._garden, None)) if half_life else None
         self._apart: dict[int, RunningAverage] = {}
         self._seeds: dict[int, list[Seed]] = {}
         self._batches = 0
@@ -279,7 +281,7 @@ class Averages:
         for number, incubation in incubating.items():
             if number not in self._apart:
                 self._seeds[number] = [seed for _, seed in incubation.members]
-                average = RunningAverage(self._half_life, partial(_places_apart, self._garden, number))
+                average = RunningAverage(self._half_life, partial(_places, self._garden, number))
                 if incubation.lasting:
                     # Otherwise the branch would be judged by fewer batches, and so by more noise, than the host.
                     average.adopt(self._host, copy=True)
@@ -312,27 +314,27 @@ def _put_back(before: Iterable[tuple[Tensor, Tensor]]) -> None:
         tensor.data = data
 
 
-def _places_of_host(garden: Garden) -> list[Place]:
-    return places_that_train(
-        garden.model, (seed for incubation in garden.incubating.values() for _, seed in incubation.members)
-    )
-
-
-def _places_apart(garden: Garden, number: int) -> list[Place]:
-    incubation = garden.incubating[number]
-    if not incubation.lasting:
+def _places(garden: Garden, number: int | None, has_average: dict[Place, bool]) -> list[Place]:
+    """Return what is averaged of the host, or of an incubating seed."""
+    incubation = None if number is None else garden.incubating[number]
+    if incubation is not None and not incubation.lasting:
         ((_, seed),) = incubation.members
-        return places_that_train(seed)
-    others = [other for other in garden.incubating.values() if other.lasting and other is not incubation]
-    return places_that_train(garden.model, (seed for other in others for _, seed in other.members))
+        return places_that_train(seed, has_average)
+    others = [other for other in garden.incubating.values() if other is not incubation]
+    return places_that_train(garden.model, has_average, (seed for other in others for _, seed in other.members))
 
 
-def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> list[Place]:
-    """Return where trained parameters and floating-point buffers are; a tensor of two modules is there once."""
+def places_that_train(
+    model: nn.Module, has_average: dict[Place, bool], without: Iterable[nn.Module] = ()
+) -> list[Place]:
+    """Return where trained parameters and floating-point buffers are; a tensor of two modules is there once.
+
+    ``has_average`` says of the buffers that were seen before whether they are among them; others are added to it.
+    """
     left_out = {id(part) for module in without for part in module.modules()}
     seen: set[int] = set()
     places: list[Place] = []
-    buffers: list[tuple[Place, Tensor]] = []
+    buffers: dict[Place, Tensor] = {}
     for module in model.modules():
         if id(module) in left_out:
             continue
@@ -343,10 +345,12 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
             if isinstance(tensor, nn.Parameter):
                 places += [(module, name)] if tensor.requires_grad else []
             elif tensor.is_floating_point() and tensor.layout is torch.strided:
-                buffers.append(((module, name), tensor.isfinite().all()))
-    # A mask may hold infinities, whose average would be NaN. All are read at once, so that a GPU is awaited once.
-    finite = torch.stack([flag for _, flag in buffers]).tolist() if buffers else []
-    return places + [place for (place, _), is_finite in zip(buffers, finite, strict=True) if is_finite]
+                buffers[module, name] = tensor
+    if new := buffers.keys() - has_average.keys():
+        # A mask may hold infinities, whose average would be NaN. All are read at once, so that a GPU is awaited once.
+        finite = torch.stack([buffers[place].isfinite().all() for place in new])
+        has_average |= dict(zip(new, finite.tolist(), strict=True))
+    return places + [place for place in buffers if has_average[place]]
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -226,7 +226,7 @@ class Environment:
             compile_host=compile_host if recipe.compute.compile else None,
         )
         self.order = BatchOrder(len(train), recipe.batch_size, derive_seed(seed, "order"), train.inputs.device)
-        self._operations = OperationCount(recipe.network.operations)
+        self._operations.total = 0
         self.steps = 0
         self.over = False
 

@@ -365,13 +365,10 @@ class GrowingNetwork:
             for number in sick:
                 self.lost.remove("made its own loss not finite", number=number, blame="numbers")
             return bool(sick)
-        if self._step_start is None or not self.garden.blended:
+        if self._step_start is None or not self.garden.blended or self._step_start[0].flaw(self.garden):
             return False
-        snapshot, train_loss = self._step_start
-        if snapshot.flaw(self.garden):
-            return False
+        snapshot, self.measurements.train_loss = self._step_start
         snapshot.restore(self.garden)
-        self.measurements.train_loss = train_loss
         self.averages.forget()
         self.lost.remove("made the host's loss not finite", self.garden.blended_slots, blame="numbers")
         for number in sick:  # they trained on a broken host: lost with it, without a fault of their own

@@ -79,6 +79,7 @@ def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend,
         output = seed(host, alpha)
         assert output.dtype is dtype
         assert torch.equal(output, host)
+        assert torch.equal(seed.operator.float()(host, host, alpha).to(dtype), host), "as of an adapter"
 
 
 @every_seed

@@ -86,6 +86,7 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (shifted, "E326", NO_IDENTITY),
         (changed(lambda block, x: x + (not block.training)), "E326", NO_IDENTITY),
         (dead, "E327", "has parameters that no gradient reaches in two steps: first.weight, first.bias, last.weight"),
+        (changed(lambda _, x: x.detach()), "E327", "has parameters that no gradient reaches in two steps: "),
         (rectifying, "E323", "modifies its input"),
         (lambda site: "a block", "E321", "builds a str, not a torch.nn.Module"),
         (unbuildable, "E321", "raised KeyError: 'sequence'"),

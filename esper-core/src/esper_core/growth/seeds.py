@@ -136,7 +136,8 @@ class GatedBlend(nn.Module):
     def forward(self, host: Tensor, seed: Tensor, alpha: float) -> Tensor:
         """Return the blended output."""
         features = host.movedim(self.axis, 1).flatten(2).mean(2) if self.dims > 1 else host
-        gate = 2.0 * torch.sigmoid(features @ self.weight + self.bias)
+        # An adapter keeps its weights in float32 in a host of half precision.
+        gate = 2.0 * torch.sigmoid(features.to(self.weight.dtype) @ self.weight + self.bias)
         return host + alpha * gate.reshape(-1, *[1] * self.dims) * (seed - host)
 
 

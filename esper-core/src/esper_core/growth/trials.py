@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from enum import IntEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -48,8 +47,7 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
         if not isinstance(block, nn.Module):
             return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {place}")
         inputs = torch.randn(BATCH, *variety.spec.input_shape(site), device=device)
-        problems = partial(_problems, block, variety, site, inputs)
-        tried = attempt(lambda: next(problems(), None), variety.title, Scope.PROCESS)
+        tried = attempt(lambda: next(_problems(block, variety, site, inputs), None), variety.title, Scope.PROCESS)
         if tried.error is not None:
             return Problem("E322", f"{describe_error(tried.error, variety.factory)} when it was tried on {place}")
         return tried.value
@@ -115,6 +113,8 @@ def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Probl
     # Twice, because behind a gain of 0 a parameter gets no gradient until the gain has moved.
     for _ in range(2):
         loss = (block(inputs) - target).square().mean()
+        if not loss.requires_grad:
+            break
         gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
         with torch.no_grad():
             for (name, parameter), gradient in zip(trainable.items(), gradients, strict=True):

@@ -259,12 +259,12 @@ def run_isolated(
 @torch.inference_mode()
 def evaluate_pass(program: Program, split: SplitName, members: Sequence[Member]) -> list[Evaluation]:
     """Return the evaluations of networks on a split."""
-    recipe, count = members[0].environment.recipe, len(members)
+    recipe = members[0].environment.recipe
     stacks = Stacks.of([member.network for member in members])
     losses: list[Tensor] = []
     scores: list[Tensor] = []
     for inputs, targets in chunks(recipe.data[split], recipe.device):
-        (outputs_EN,) = program.outputs(stacks, inputs.expand(count, *inputs.shape))
+        (outputs_EN,) = program.outputs(stacks, inputs.expand(len(members), *inputs.shape))
         # Each network by itself, since the score of an example may depend on its batch, as R² does.
         losses.append(torch.stack([recipe.task.losses(outputs, targets) for outputs in outputs_EN]))
         scores.append(torch.stack([recipe.task.scores(outputs, targets) for outputs in outputs_EN]))

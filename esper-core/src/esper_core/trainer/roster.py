@@ -32,7 +32,7 @@ class Roster(Protocol[M]):
 
     @property
     def latest(self) -> list[Signals]:
-        """The latest signals of each environment; [] before the first step."""
+        """The latest signals of each environment; before a round's first step those of the last round; [] if none."""
         return [environment.signals for environment in self.environments if environment.signals is not None]
 
     def of_arm(self, name: str) -> list[int]:

@@ -43,7 +43,7 @@ FREE_TO_CHANGE: Final = frozenset(
         *("name", "sinks", "checkpoints", "plugins", "capacity", "store"),
     }
 )
-"""Keys of a configuration that may change before a run is resumed: no computed number depends on them."""
+"""Keys of a configuration that may change before a run is resumed. Numbers depend on the device alone, by rounding."""
 
 SECONDS_BETWEEN_CHECKS: Final = 1.0
 """How often to check that the run directory is still there."""
@@ -245,8 +245,13 @@ class CheckpointWriter:
 
         Before the checkpoint: a run that is killed between the two repeats the round, and writes them again.
         """
-        for environment in progress.study.pool.environments:
-            episode = max((other for other in progress.finished if other.arm == environment.arm), key=self._worth)
+        environments = progress.study.pool.environments
+        best = {
+            arm: max((episode for episode in progress.finished if episode.arm == arm), key=self._worth)
+            for arm in {environment.arm for environment in environments}
+        }
+        for environment in environments:
+            episode = best[environment.arm]
             if (episode.round, episode.seed) == (environment.round, environment.seed):
                 garden = states.part(str(environment.pool_index)).part("garden")
                 folder = self.networks / environment.arm

@@ -117,7 +117,8 @@ def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, tr
 
 def test_a_host_whose_frozen_parameter_changes_is_left_to_the_governor():
     def compute(net: Any, inputs: Tensor) -> Tensor:
-        net.teacher.data.lerp_(net.stem[0].bias.data, 0.1)
+        if net.training and len(inputs) > 2:  # not in the passes in which it is grafted, where it would be refused
+            net.teacher.data.lerp_(net.stem[0].bias.data, 0.1)
         return net.head(net.stem(inputs) + net.teacher[:, None])
 
     def following() -> nn.Module:

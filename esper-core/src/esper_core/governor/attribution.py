@@ -78,13 +78,12 @@ class MutationWatch:
 
         ``acting`` names the slots whose living seeds act on the host.
         """
-        suspects = [
-            Culprit(mutation, mutation.op is Op.FOSSILISE or (mutation.op is not Op.PRUNE and mutation.slot in acting))
-            for mutation in self._mutations
-        ]
-        # A prune changes the host as well, but there is no seed left to blame.
-        reached = (suspect for suspect in reversed(suspects) if suspect.blamed or suspect.mutation.op is Op.PRUNE)
-        return next(reached, None)
+        for mutation in reversed(self._mutations):
+            # A prune changes the host as well, but there is no seed left to blame.
+            pruned = mutation.op is Op.PRUNE
+            if pruned or mutation.op is Op.FOSSILISE or mutation.slot in acting:
+                return Culprit(mutation, not pruned)
+        return None
 
     @property
     def host_changed(self) -> bool:

@@ -171,16 +171,17 @@ def checksum_of(tensor: Tensor) -> Tensor:
 def refuse_changes(model: nn.Module) -> Iterator[None]:
     """Raise GraftError (E318) if the ``with`` block changes a parameter, as a pass of some codebooks does."""
 
-    def seen() -> dict[str, tuple[int, int]]:
-        named = model.named_parameters()
-        return {name: (id(tensor), int(checksum_of(tensor.detach()))) for name, tensor in named if is_plain(tensor)}
+    def seen() -> dict[str, float]:
+        return {
+            name: checksum_of(tensor.detach()).item() for name, tensor in model.named_parameters() if is_plain(tensor)
+        }
 
     before = seen()
     yield
     after = seen()
-    if changed := [name for name in before.keys() & after.keys() if before[name] != after[name]]:
+    if changed := [name for name, bits in before.items() if after.get(name, bits) != bits]:
         hint = "Passes of seeds and of validation would, too: register it as a buffer, or change it in the loop."
-        raise GraftError(Problem("E318", f'a pass of the model changes its parameter "{min(changed)}"', hint=hint))
+        raise GraftError(Problem("E318", f'a pass of the model changes its parameter "{changed[0]}"', hint=hint))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:

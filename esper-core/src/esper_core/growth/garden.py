@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _SOURCE: Final = "the state"
 BY_POLICY: Final = Reason(Cause.POLICY)
-STEP_BEGAN: Final = Reason(Cause.STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,8 @@ class Garden:
         newborn = [(slot, seed) for slot, seed in self.living() if seed.stage is Stage.GERMINATED]
         with self._transaction():  # a seed that no optimizer owns does not start
             self.keeper.open_step()
-            return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), STEP_BEGAN) for slot, seed in newborn]
+            began = Reason(Cause.STEP)
+            return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), began) for slot, seed in newborn]
 
     def tick(self) -> None:
         """Begin a batch: every alpha that moves moves on."""

@@ -272,7 +272,6 @@ def decisions_in(looks: int, *, last: bool) -> set[int]:
     return {look for look in GATE_DECISIONS if look <= looks} | ({looks} if last else set())
 
 
-GATES_OFF: Final = Opinion(Finding.OFF)
 _GATES_OF: Final = TypeAdapter(dict[tuple[int, Op], Gate])
 _OPINIONS_OF: Final = TypeAdapter(dict[tuple[int, Op], Opinion])
 
@@ -324,7 +323,7 @@ class Gates:
             if (op := _OP_BEHIND.get(seed.stage)) is not None:
                 key = (seed.number, op)
                 if self.open:
-                    self._opinions[key] = GATES_OFF
+                    self._opinions[key] = Opinion(Finding.OFF)
                     continue
                 if key not in self._gates:
                     self._gates[key] = self._new_gate(op, decides_last=seed.is_set)

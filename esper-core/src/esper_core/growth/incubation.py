@@ -96,6 +96,10 @@ class Incubation(ABC):
         self._scaler = deepcopy(keeper.scaler)
         self._losses: list[Tensor] = []
         self.after_step: Callable[[], None] | None = None
+        self._open()
+
+    def _open(self) -> None:  # noqa: B027  a shadow has nothing to do
+        """Copy what is trained apart from the host."""
 
     @property
     def members(self) -> list[tuple[Slot, Seed]]:
@@ -190,16 +194,9 @@ class Branch(Incubation):
 
     lasting = True
 
-    def __init__(
-        self,
-        model: nn.Module,
-        number: int,
-        members: Sequence[tuple[Slot, Seed]],
-        keeper: OptimizerKeeper,
-        stream: RandomStream,
-    ) -> None:
-        super().__init__(model, number, members, keeper, stream)
-        for _, seed in members:
+    def _open(self) -> None:
+        model = self._model
+        for _, seed in self._members:
             seed.presence = Presence.BRANCHED
         self._outside: tuple[Any, ...] | None = None
         """What the host had in the model, while the branch or a part of it is there."""
@@ -223,7 +220,7 @@ class Branch(Incubation):
         ]
         self.host_states = [
             {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}
-            for state in map(self._state_of_host, keeper.owned_by_host())
+            for state in map(self._state_of_host, self._keeper.owned_by_host())
         ]
 
     def train(self, *parts: PartLoss) -> None:

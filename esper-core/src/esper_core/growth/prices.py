@@ -65,8 +65,7 @@ class Prices:
     ) -> None:
         self._settings = growth.price
         # Scores of a perplexity are logarithms, and so are gains: its price is one of the loss.
-        is_linear = metric is not None and not metric.exponential
-        self._metric = metric if growth.evidence == "metric" and is_linear else None
+        self._metric = metric if metric and not metric.exponential and growth.evidence == "metric" else None
         total, trained = _parameters(model)
         self.counts_operations = False
         if host_operations is not None and follow_operations(model, growth):

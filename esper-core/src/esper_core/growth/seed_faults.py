@@ -47,21 +47,20 @@ class SeedFault(PluginError):
 
 
 class FaultBook:
-    """Counts the faults of each blueprint over a run, and withdraws a blueprint after ``limit`` faults."""
+    """Counts the faults of each blueprint over a run, and withdraws a blueprint after too many."""
 
-    def __init__(self, limit: int = FAULTS_UNTIL_WITHDRAWN) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def record(self, blueprint: str) -> bool:
         """Count one fault; return whether it withdraws the blueprint."""
         self._counts[blueprint] += 1
-        # Not from the limit on: a withdrawal is reported once.
-        return self._counts[blueprint] == self._limit
+        # Not from there on: a withdrawal is reported once.
+        return self._counts[blueprint] == FAULTS_UNTIL_WITHDRAWN
 
     def is_withdrawn(self, blueprint: str) -> bool:
         """Return whether the blueprint is withdrawn."""
-        return self._counts[blueprint] >= self._limit
+        return self._counts[blueprint] >= FAULTS_UNTIL_WITHDRAWN
 
     def state_dict(self) -> State:
         """Return the number of faults of each blueprint."""

@@ -51,7 +51,6 @@ MAX_NAME_LENGTH: Final = 48
 NAME_RULE: Final = f"Lower case letters and digits, joined by single - or _, at most {MAX_NAME_LENGTH} characters."
 """How a plugin or a component may be called."""
 
-RELATIVE_PATH_HINT: Final = "The path is relative to the configuration's folder."
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
@@ -248,8 +247,7 @@ class _LocalLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the compiled bytes."""
-        code: CodeType = self.source_to_code(self._source, self.path)
-        return code
+        return self.source_to_code(self._source, self.path)
 
     def get_source(self, fullname: str) -> str:
         """Return the text that was read: for tracebacks, where the file is not on this machine."""
@@ -260,7 +258,7 @@ def _contents(path: Path) -> bytes:
     try:
         return read_bytes(path, follow=True)
     except FileNotFoundError:
-        _refuse(f'there is no plugin file "{path}"', RELATIVE_PATH_HINT)
+        _refuse(f'there is no plugin file "{path}"', "The path is relative to the configuration's folder.")
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL character
         _refuse(f'the plugin file "{path}" cannot be read: {error}', "Check the path and the permissions.")
 

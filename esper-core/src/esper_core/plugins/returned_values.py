@@ -74,8 +74,7 @@ class AttributedTask:
     def split(self, name: SplitName) -> Split:
         """Return a split of the task."""
         with attributed_to(self._label, f'when it returned its split "{name}"'):
-            split: Split = self._component.split(name)
-            return split
+            return self._component.split(name)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each example."""

@@ -273,17 +273,9 @@ class Environment:
 
     def _evaluation(self, split: SplitName) -> Callable[[], Evaluation]:
         """Return what evaluates the network as it acts when it is called."""
-        recipe = self.recipe
+        recipe, run = self.recipe, self.forward.outputs
         evidence, device = recipe.network.growth.evidence, recipe.device
-        return partial(
-            evaluate,
-            self.model,
-            recipe.task,
-            recipe.data[split],
-            self.forward.outputs,
-            evidence=evidence,
-            device=device,
-        )
+        return partial(evaluate, self.model, recipe.task, recipe.data[split], run, evidence=evidence, device=device)
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure the gains of living seeds, after every environment was evaluated for validation."""
@@ -325,7 +317,7 @@ class Environment:
             self.network.load_state_dict(state)
             self.order.load_state_dict(state.part("order"))
             self.steps, self.over = steps, cast("bool", state.plain["over"])
-            self._operations.total = state.plain["flops"]
+            self._operations.total = state.plain["flops"] or 0
         # A file may hold anything; a damaged state, and one of another recipe, are one error to whoever loads it.
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"it cannot be read: {type(error).__name__}: {error}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,8 +41,7 @@ class CudaStream:
 
     def mark(self) -> torch.cuda.Event:
         """Return an event behind all work that was launched here so far."""
-        mark: torch.cuda.Event = self._stream.record_event()
-        return mark
+        return self._stream.record_event()  # type: ignore[no-any-return]
 
     def wait(self, mark: torch.cuda.Event) -> None:
         """Make work that is launched here from now on begin after the work before ``mark``."""
@@ -130,14 +130,8 @@ def assigned(
 ) -> list[CudaStream]:
     """Return a stream for each environment: each device has ``lanes`` of them, which its environments take in turn."""
     turns = {device: count() for device in devices_E}
-    by_lane: dict[tuple[torch.device, int], CudaStream] = {}
-    streams = []
-    for device in devices_E:
-        lane = (device, next(turns[device]) % lanes)
-        if lane not in by_lane:
-            by_lane[lane] = make(device)
-        streams.append(by_lane[lane])
-    return streams
+    stream_of = cache(lambda device, lane: make(device))
+    return [stream_of(device, next(turns[device]) % lanes) for device in devices_E]
 
 
 def usable_cores() -> int:

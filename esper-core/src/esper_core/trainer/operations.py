@@ -7,16 +7,18 @@ there it costs twice as much. That counts the first layer's gradient of the inpu
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from esper_core.growth import Garden, Seed
     from esper_core.growth.slots import Slot
     from esper_core.leyline import Operations
 
-FORWARD: Final = 1
 THROUGH: Final = 2
 """Forward, and backward to what came in."""
 TRAINING: Final = 3
@@ -30,41 +32,31 @@ class OperationCount:
     """
 
     def __init__(self, operations: Operations | None) -> None:
-        self._operations = operations
+        self._host, self._blocks = (0, Counter()) if operations is None else (operations.host, operations.blocks)
         self.total = 0
 
     def train(self, garden: Garden, examples: int) -> None:
         """Add the operations of training host, acting seeds and each incubating seed on so many examples."""
-        if self._operations is None:
-            return
-        per_example = TRAINING * self._acting(garden)
+        acting = self._acting(garden)
+        self.total += examples * TRAINING * acting
         for incubation in garden.incubating.values():
             host = TRAINING if incubation.lasting else THROUGH
-            blocks = sum(self._block(*member) for member in incubation.members)
-            per_example += host * self._acting(garden) + TRAINING * blocks
-        self.total += examples * per_example
+            self.total += examples * (host * acting + TRAINING * self._sum(incubation.members))
 
     def evaluate(self, garden: Garden, examples: int) -> None:
         """Add the operations of an evaluation of the network as it acts now."""
-        if self._operations is not None:
-            self.total += examples * FORWARD * self._acting(garden)
+        self.total += examples * self._acting(garden)
 
     def measure_seeds(self, garden: Garden, examples: int) -> None:
         """Add the operations of the evaluations that try each incubating seed."""
-        if self._operations is not None:
-            incubations = garden.incubating.values()
-            blocks = sum(self._block(*member) for incubation in incubations for member in incubation.members)
-            self.total += examples * FORWARD * (len(incubations) * self._acting(garden) + blocks)
+        for incubation in garden.incubating.values():
+            self.total += examples * (self._acting(garden) + self._sum(incubation.members))
 
     def _acting(self, garden: Garden) -> int:
         """Return the operations of host, fossils and acting seeds."""
-        assert self._operations is not None
-        return self._operations.host + sum(
-            self._block(slot, seed)
-            for slot, seed in garden.all_seeds()
-            if seed.stage is Stage.FOSSILISED or seed.number in garden.blended
-        )
+        blended, seeds = garden.blended, garden.all_seeds()
+        acting = [place for place in seeds if place[1].stage is Stage.FOSSILISED or place[1].number in blended]
+        return self._host + self._sum(acting)
 
-    def _block(self, slot: Slot, seed: Seed) -> int:
-        assert self._operations is not None
-        return self._operations.blocks[slot.name, seed.blueprint]
+    def _sum(self, seeds: Iterable[tuple[Slot, Seed]]) -> int:
+        return sum(self._blocks[slot.name, seed.blueprint] for slot, seed in seeds)

@@ -10,7 +10,7 @@ from esper_core.growth import Host
 from esper_core.leyline.events import EpisodeFinished
 from esper_run import read_events, run
 from esper_run.app.compose import prepare
-from tests.support.configurations import problem_of, rewritten
+from tests.support.configurations import GROWING, problem_of, rewritten
 
 HOST = """\
 import torch
@@ -41,20 +41,6 @@ class Remembers(Mirror):
         pass
 """
 
-RUN = """
-task: stripes
-host: mirrors:Mirror
-slots: {early: {at: stem, blueprints: [conv_light]}}
-policy: {use: schedule, settings: {plan: [
-  {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2},
-  {step: 3, op: advance, slot: early},
-  {step: 6, op: fossilise, slot: early}]}}
-environments: 2
-rounds: 3
-growth: {gates: "off"}
-episode: {steps: 8, batches: 2, batch_size: 20}
-"""
-
 
 @pytest.fixture
 def configuration(tmp_path, monkeypatch):
@@ -63,8 +49,9 @@ def configuration(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mirrors", raising=False)
     file = tmp_path / "run.yaml"
-    file.write_text(RUN)
-    return file
+    file.write_text(f"{GROWING}rounds: 3\n")
+    own_host = ("pointwise-mlp", "mirrors:Mirror", "early: {", "early: {at: stem, ", "capacity: false\n", "")
+    return rewritten(file, *own_host)
 
 
 def test_the_best_network_of_each_arm_is_the_one_that_was_tested(configuration, tmp_path, caplog):

@@ -23,7 +23,7 @@ def compare_also(run: Path, *more: dict[str, object]) -> None:
     (run / "summary.json").write_text(json.dumps(summary))
 
 
-def test_a_pipe_is_refused_and_a_symbolic_link_is_kept(make_run, tmp_path):
+def test_a_pipe_is_refused_and_a_symbolic_link_is_kept_but_not_followed_in_the_run_directory(make_run, tmp_path):
     run, pipe, link, behind = make_run(environments=2, steps=4), *(tmp_path / name for name in ("pipe", "link", "page"))
     os.mkfifo(pipe)
     with pytest.raises(EsperError, match="a device or a pipe"):
@@ -33,6 +33,11 @@ def test_a_pipe_is_refused_and_a_symbolic_link_is_kept(make_run, tmp_path):
     write_report(run, link)
     assert link.is_symlink()
     assert behind.read_text().startswith("<!doctype html>")
+    behind.write_text("mine")
+    (run / "report.html").symlink_to(behind)
+    assert not write_report(run).is_symlink()
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
+    assert behind.read_text() == "mine"
 
 
 def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run, change):

@@ -19,7 +19,7 @@ from esper_policies import observations
 from esper_run import formats
 from esper_watch.history import SeedLife, Step
 from tests.docs import test_how_to as how_to
-from tests.end_to_end.conftest import SMALL
+from tests.support.configurations import GROWING
 from tests.support.run_folders import stage_changed
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +225,7 @@ def shown() -> list[str]:
 
 @pytest.mark.install  # CI runs it for every change
 def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
-    (tmp_path / "study.yaml").write_text(SMALL)
+    (tmp_path / "study.yaml").write_text(GROWING)
     processes.start("run", tmp_path / "study.yaml", "--set", "episode.steps=10000", cwd=tmp_path)
     run = processes.interrupt(tmp_path / "runs")
     assert processes.wait() == 130

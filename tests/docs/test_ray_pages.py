@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.end_to_end.conftest import SMALL
+from tests.support.configurations import GROWING
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_the_page_on_kuberay_fits_the_cluster_of_the_example():
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("optuna") is None, reason="needs Optuna")
 def test_the_search_of_the_example_finds_settings(tmp_path):
-    (tmp_path / "run.yaml").write_text(SMALL)
+    (tmp_path / "run.yaml").write_text(GROWING)
     command = [sys.executable, ROOT / "examples" / "search.py", "run.yaml", "2"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

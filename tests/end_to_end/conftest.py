@@ -15,26 +15,13 @@ from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChang
 from esper_run import read_events
 from esper_run.cli import main
 from esper_testing.pytest_plugin import Answer
+from tests.support.configurations import GROWING
 
 LONG_ENOUGH = 4
 """Steps in isolation after which a seed's loss must have fallen."""
 
-SMALL = """\
-task: stripes
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy: {use: schedule, settings: {plan: [
-  {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2},
-  {step: 3, op: advance, slot: early},
-  {step: 6, op: fossilise, slot: early}]}}
-environments: 2
-episode: {steps: 8, batches: 4, batch_size: 20}
-capacity: false
-growth: {gates: "off"}
-"""
 
-
-def run_once(folder: Path, text: str = SMALL, *options: str) -> Path:
+def run_once(folder: Path, text: str = GROWING, *options: str) -> Path:
     """Run a configuration in a folder, for several tests to read, and return the run directory."""
     folder.mkdir(exist_ok=True)
     (folder / "run.yaml").write_text(text)
@@ -110,7 +97,7 @@ def hold_against_the_oracle(events: Sequence[Event]) -> None:
 def small(tmp_path: Path) -> Path:
     """A configuration file of a small run."""
     file = tmp_path / "small.yaml"
-    file.write_text(SMALL)
+    file.write_text(GROWING)
     return file
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import SMALL, run_once
+from tests.end_to_end.conftest import run_once
+from tests.support.configurations import GROWING
 from tests.support.special_files import put
 
 FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
@@ -37,7 +38,7 @@ def no_hanging():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run that no test changes."""
-    return run_once(tmp_path_factory.mktemp("finished"), SMALL, *SHORT)
+    return run_once(tmp_path_factory.mktemp("finished"), GROWING, *SHORT)
 
 
 @pytest.fixture
@@ -116,14 +117,3 @@ def test_a_log_that_is_no_file_is_refused_before_anything_changes(kind, run, esp
     assert answer.status == 1
     assert f"log.txt: expected a regular file, received a {kind}" in answer.err
     assert {path: path.read_bytes() for path in before} == before
-
-
-def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, tmp_path):
-    precious = tmp_path / "precious.txt"
-    precious.write_text("mine")
-    (run / "report.html").unlink()
-    (run / "report.html").symlink_to(precious)
-    assert esper("report", run).status == 0
-    assert precious.read_text() == "mine"
-    assert not (run / "report.html").is_symlink()
-    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -10,12 +10,12 @@ from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, 
 from esper_run.app.compose import prepare
 from esper_run.app.run import resume
 from esper_run.runs.records import read_run
-from tests.end_to_end.conftest import SMALL, add_plugin
-from tests.support.configurations import problem_in
+from tests.end_to_end.conftest import add_plugin
+from tests.support.configurations import GROWING, problem_in
 from tests.support.core_worlds import slow
 from tests.support.hostile_plugin import plugin
 
-POLICY = SMALL[SMALL.index("policy:") : SMALL.index("environments:")]
+POLICY = GROWING[GROWING.index("policy:") : GROWING.index("environments:")]
 
 NOTHING_PAYS = """policy: heuristic
 growth: {gates: "off", price: 10.0}
@@ -87,7 +87,7 @@ def test_json_is_one_object_on_stdout_the_same_as_the_summary_and_read_by_other_
 
 @pytest.mark.install  # CI runs it for every change
 def test_what_the_policy_concluded_is_in_the_events_the_summary_and_the_report(run, small):
-    small.write_text(SMALL[: SMALL.index("policy:")] + NOTHING_PAYS)
+    small.write_text(GROWING[: GROWING.index("policy:")] + NOTHING_PAYS)
     ran = run()
     concluded = "nothing pays: all candidates were tried"
     by_arm = {episode.arm: episode.conclusion for episode in ran.events(EpisodeFinished)}
@@ -177,7 +177,7 @@ def test_an_invalid_name_is_refused_before_anything_runs(name, run):
 
 
 def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, small):
-    without = SMALL.replace(POLICY, "")
+    without = GROWING.replace(POLICY, "")
     offered = re.findall(r'"(policy:[^"]+)"', problem_in(without).hint or "")
     assert len(offered) == 2
     for configuration in offered:
@@ -229,5 +229,5 @@ def test_there_is_no_static_control_without_growth_or_of_frozen_blocks_which_wou
     planned = ("check", small, "--json", "--set", "capacity=true")
     assert esper(*planned).json["arms"] == ["schedule", "twin", "capacity"]
     assert esper(*planned, "--set", "growth.freeze_fossils=true").json["arms"] == ["schedule", "twin"]
-    small.write_text(SMALL.replace(POLICY, "policy: static\n"))
+    small.write_text(GROWING.replace(POLICY, "policy: static\n"))
     assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]

@@ -29,6 +29,21 @@ episode: {steps: 1, batches: 1, batch_size: 20}
 """
 """A run that takes a fraction of a second, if the project's other members are installed."""
 
+GROWING = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: {use: schedule, settings: {plan: [
+  {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2},
+  {step: 3, op: advance, slot: early},
+  {step: 6, op: fossilise, slot: early}]}}
+environments: 2
+episode: {steps: 8, batches: 4, batch_size: 20}
+capacity: false
+growth: {gates: "off"}
+"""
+"""A run of a second in which each network keeps a seed."""
+
 
 def parse(text: str, *overrides: str) -> LoadedConfig:
     """Return the configuration of the text, whose file is called f.yaml."""

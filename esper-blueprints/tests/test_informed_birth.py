@@ -29,11 +29,6 @@ def probe(site, count=32):
     return inputs, 1e-4 * (torch.randn_like(inputs) + inputs.roll(1, dims=-1) - inputs.mean())
 
 
-def at_birth(block, inputs):
-    """Return the expected output of a new block: its input, or zeros for an adapter."""
-    return torch.zeros_like(inputs) if isinstance(block, Lora) else inputs
-
-
 def inform(block, inputs, gradients):
     with torch.no_grad():
         block.inform(inputs, gradients)
@@ -113,7 +108,7 @@ def test_rows_keep_their_sizes_and_are_the_leading_directions(factory, site):
 
 @pytest.mark.parametrize(("factory", "site"), ALL)
 def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(factory, site):
-    """Informing changes the first layer only."""
+    """Informing changes the first layer only. An adapter is zero at birth, and is added to its layer."""
     inputs, gradients = probe(site)
     plain = factory(site)
     block = inform(copy.deepcopy(plain), inputs, gradients)
@@ -121,7 +116,7 @@ def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(facto
     assert not torch.equal(first.weight, first_and_last(plain)[0].weight)
     assert not any(parameter.any() for parameter in last.parameters())
     assert all(parameter.requires_grad and parameter.grad is None for parameter in block.parameters())
-    assert torch.equal(block(inputs), at_birth(block, inputs))
+    assert torch.equal(block(inputs), torch.zeros_like(inputs) if isinstance(block, Lora) else inputs)
     optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()

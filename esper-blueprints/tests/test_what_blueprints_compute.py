@@ -28,6 +28,16 @@ from esper_core import Site
 from tests.support.core_worlds import sites_of
 
 SITES = sites_of(4, 8, image=(6, 6), sequence=(12,), tokens=(5,))
+
+
+def tokens_before(x):
+    memories, memory = [], torch.zeros_like(x[:, 0])
+    for token in x.tanh().unbind(dim=1):
+        memory = (memory + token) / 2
+        memories.append(memory)
+    return x + torch.stack(memories, dim=1)
+
+
 TEACHERS = {
     "neighbours": lambda x: x + 0.5 * torch.relu(functional.pad(x, (1, 0))[..., :-1]),
     "neighbours of one": lambda x: x + 0.5 * functional.pad(x, (1, 0))[:, :1, ..., :-1],
@@ -40,18 +50,8 @@ TEACHERS = {
     "loud features": lambda x: x * torch.tensor([0.3, 1.7, 1.7, 0.3]).view(1, -1, *(1 for _ in x.shape[2:])),
     "one size": lambda x: x + 0.3 + 0.7 * functional.normalize(x.flatten(1)).view_as(x) * x[0].numel() ** 0.5,
     "mean token": lambda x: x + x.mean(dim=1, keepdim=True),
+    "tokens before": tokens_before,
 }
-
-
-def tokens_before(x):
-    memories, memory = [], torch.zeros_like(x[:, 0])
-    for token in x.tanh().unbind(dim=1):
-        memory = (memory + token) / 2
-        memories.append(memory)
-    return x + torch.stack(memories, dim=1)
-
-
-TEACHERS["tokens before"] = tokens_before
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,6 @@ def seen(step):
     return Observation(step, 40, leyline.Signals(step, 1.0, 1.0, 0.5, parameters=10, host_parameters=10, slots=()))
 
 
-def only(**ops):
-    return ActionMask({slot: frozenset({Op(op)}) for slot, op in ops.items()}, SPACE.blueprints)
-
-
 def played(policy, masks):
     """Return the actions in one environment, whose mask at step i is ``masks[i]``."""
     return [policy.act([seen(step)], [mask])[0] for step, mask in enumerate(masks)]
@@ -65,8 +61,9 @@ def test_unfinished_entries_are_reported_for_each_environment_that_is_still_ther
     policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE])
     assert policy.unfinished() == []
     assert (policy.impossible(6), policy.impossible(5)) == ([], ["plan[1]: advance in early, from step 5"])
+    germination = ActionMask({"early": frozenset({Op.GERMINATE})}, SPACE.blueprints)
     for step in range(10):
-        policy.act([seen(step)] * 2, [EVERYTHING, only(early="germinate")])
+        policy.act([seen(step)] * 2, [EVERYTHING, germination])
     assert policy.unfinished() == [
         (),
         ("plan[1]: advance in early, from step 5", "plan[2]: germinate blueprints/mlp in late, from step 0"),

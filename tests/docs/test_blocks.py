@@ -115,10 +115,6 @@ def held(block: Block) -> bool:
     return any(block.page == page and words in block.body for page, words in HELD)
 
 
-def left(page: str, text: str) -> list[Block]:
-    return [block for block in blocks(page, text) if not followed(block) and not held(block)]
-
-
 def typed(text: str) -> list[str]:
     """Return the commands in an ``sh`` block, without their comments."""
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
@@ -248,7 +244,12 @@ def runs(block: Block) -> None:
         assert line.startswith(begin) if more else line == comment, f"{block}: prints {line}"
 
 
-LEFT = [block for page in PAGES for block in left(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))]
+LEFT = [
+    block
+    for page in PAGES
+    for block in blocks(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))
+    if not followed(block) and not held(block)
+]
 TEXTS = {page: BLOCK.sub("", page.read_text(encoding="utf-8")) for page in PAGES}
 INLINES = {" ".join(command.split()): page.parent for page in PAGES for command in INLINE.findall(TEXTS[page])}
 

@@ -163,12 +163,6 @@ def harmless(ran, tmp_path_factory):
     return {name: Page(make(run)) for name, make in PAGES.items()}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_hostile_texts_are_readable_on_the_page(page, harmless):
-    """Otherwise a page that omits these texts would pass as safe."""
-    assert [text for text in TOLD[page] if f"{text} {HARMLESS}" not in "".join(harmless[page].texts)] == []
-
-
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word, harmless, ran, tmp_path):
@@ -178,5 +172,5 @@ def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word,
     links, harmless_links = values(read, *LINKS, "xlink:href"), values(harmless[page], *LINKS)
     assert [value for value in links if not value.startswith("#") and value not in harmless_links] == []
     assert not set("\u202e\x1b") & set(source)
-    if word.isprintable():
+    if word.isprintable():  # a page that omits these texts would pass as safe
         assert [text for text in TOLD[page] if f"{text} {word}" not in "".join(read.texts)] == []

@@ -17,11 +17,6 @@ TRAININGS = 4
 ENGINES = ("processes", "threads")
 
 
-def each_core(setup: Setup) -> list[Setup]:
-    """Split a loop over independent processes, one for each core."""
-    return [replace(setup, trainings=setup.trainings // CORES)] * CORES
-
-
 @pytest.mark.parametrize(("name", "turns"), [("conv", 20), ("1-d", 60)])
 def test_one_environment_against_the_loop(compare, record, workers, quick, name, turns):
     alone = Setup("loop", name, trainings=1, train_only=True, quick=quick)
@@ -47,7 +42,8 @@ def test_four_trainings_against_two_loops_in_processes(compare, record, workers,
     """Of acting seeds each is left out once in the evaluation, on both sides; the loop runs four whole passes."""
     loop = replace(setup, quick=quick)
     sides = {engine: workers(replace(loop, program=engine)) for engine in ENGINES}
-    sides["loops"] = workers(*each_core(loop))
+    each_core = replace(loop, trainings=loop.trainings // CORES)
+    sides["loops"] = workers(*[each_core] * CORES)
     took = compare({side: worker.seconds for side, worker in sides.items()}, turns, warmup=2)
     processes, threads = (took[side] / took["loops"] for side in ENGINES)
     record(

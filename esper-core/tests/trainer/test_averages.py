@@ -146,19 +146,15 @@ def test_an_average_follows_weights_in_half_precision(dtype):
     assert torch.equal(model.weight, last)
 
 
-def put_another(model: nn.Module, average: Any) -> None:
-    model.weight = nn.Parameter(torch.zeros_like(model.weight))
-
-
-def widen(model: nn.Module, average: Any) -> None:
-    model.double()
-
-
-def load(model: nn.Module, average: Any) -> None:
-    average.load_state_dict(model, average.state_dict({id(model): ""}))
-
-
-@pytest.mark.parametrize("change", [put_another, widen, load])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, _: model.register_parameter("weight", nn.Parameter(torch.zeros_like(model.weight))),
+        lambda model, _: model.double(),
+        lambda model, average: average.load_state_dict(model, average.state_dict({id(model): ""})),
+    ],
+    ids=["another parameter", "another type", "a state is loaded"],
+)
 def test_an_average_follows_what_a_loop_does_to_weights_between_two_batches(change):
     model = nn.Linear(1, 1, bias=False)
     average = Host(model).running_average(4)

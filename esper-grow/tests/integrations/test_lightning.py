@@ -26,12 +26,6 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Weights decay, vectors do not."""
-    weights, vectors = by_kind(model.parameters())
-    return [{"params": weights, "weight_decay": 0.1}, {"params": vectors, "lr": 2e-3}]
-
-
 @pytest.fixture
 def world() -> SimpleNamespace:
     """``fit(epochs, grow=…, **trainer)`` trains a new module, and returns it with its trainer and its callback."""
@@ -69,7 +63,9 @@ def world() -> SimpleNamespace:
             self.log("validation", self.losses(batch).mean())
 
         def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(groups(self), lr=1e-2)
+            weights, vectors = by_kind(self.parameters())
+            groups = [{"params": weights, "weight_decay": 0.1}, {"params": vectors, "lr": 2e-3}]
+            optimizer = torch.optim.AdamW(groups, lr=1e-2)
             if self.schedule is None:
                 return optimizer
             return [optimizer], [{"scheduler": SCHEDULES[self.schedule](optimizer), "interval": "step"}]

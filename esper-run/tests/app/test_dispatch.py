@@ -1,6 +1,5 @@
 """Dispatch: each plugin is called on its own, and a fault in one hook of a run is attributed to it."""
 
-import logging
 import sys
 from pathlib import Path
 
@@ -15,13 +14,6 @@ from esper_run.app.dispatch import Observers, health_check
 RUN = RunInfo("otter", Path("runs/otter"), ("grown",), 1, 1, 4, "cpu")
 SIGNALS = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
 SNAPSHOT = HealthSnapshot(0, "grown", 0, SIGNALS)
-
-
-@pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture, workshop):
-    """The warnings so far, without the folder of the modules."""
-    caplog.set_level(logging.WARNING, logger="esper")
-    return lambda: [record.getMessage().replace(f"{workshop.folder}/", "") for record in caplog.records]
 
 
 HEALTH = """
@@ -66,13 +58,14 @@ def esper_run_started(run): runs.append(run.id)
 """
 
 
-def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_set_put_back(load, workshop, warnings):
+def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_set_put_back(load, workshop, caplog):
     observers = Observers(load(workshop.package(OBSERVER), workshop.package(OTHER, plugin="other")))
     for _ in range(2):
         observers.run_started(RUN)
     assert torch.is_grad_enabled()
     assert sys.modules["esper_other"].runs == ["otter", "otter"], "others are still called"
-    put_back, line = sorted(warnings(), key=lambda line: line.startswith("E228"))
+    messages = [record.getMessage().replace(f"{workshop.folder}/", "") for record in caplog.records]
+    put_back, line = sorted(messages, key=lambda line: line.startswith("E228"))
     assert "changed torch's gradient mode from True to False" in put_back
     assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: SystemExit: 0')
     assert "its observers are not called again in this run\n  esper_extra.py:6\n" in line

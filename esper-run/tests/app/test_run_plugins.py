@@ -53,12 +53,6 @@ def diary(install):
     return lambda: importlib.import_module("esper_diary").heard
 
 
-@pytest.fixture
-def warnings(caplog):
-    """``warnings()``: the messages that were logged as warnings."""
-    return lambda: [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-
-
 # --- observers
 
 
@@ -145,11 +139,11 @@ def test_component_that_the_run_needs_stops_it_at_its_authors_line(
 
 
 @pytest.mark.members
-def test_sink_that_raises_is_closed_and_reported_and_its_output_is_on_stderr(install, run_small, warnings, capsys):
+def test_sink_that_raises_is_closed_and_reported_and_its_output_is_on_stderr(install, run_small, caplog, capsys):
     code = f"print('from the sink'); {IN_TORCH}"
     path = install("judges", plugin({"hear": code}))
     assert run_small("sinks: [judges/sink]\n")["manifest"]["status"] == "done"
-    (warning,) = warnings()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith('E228 sink "judges/sink" (esper-judges 1.0) raised ')
     assert f"\n  {path}:{line_of(code, path.read_text())}" in warning
     out, err = capsys.readouterr()

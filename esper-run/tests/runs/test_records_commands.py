@@ -10,10 +10,8 @@ from esper_core.leyline import Cause, Finding, Lack, Metric, Opinion, Reason, St
 from esper_core.leyline.events import RunStarted
 from esper_core.telemetry.event_log import encode
 from esper_run.runs.directory import run_lock
-from tests.support.run_folders import stage_changed, step_finished
+from tests.support.run_folders import BETTER, NOISE, stage_changed, step_finished
 
-NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
-BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
 OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
 CLEAR = "\x1b[2J"
 
@@ -47,7 +45,7 @@ def test_the_list_has_a_line_for_each_run_newest_first_and_then_each_other_folde
     cells = [[cell.strip() for cell in line.split("  ") if cell] for line in lines]
     status = {OTTER: "done", "killed": "died", "failed": "failed", "cut": "unreadable", "notes": "no run"}
     assert [tuple(row[:2]) for row in cells] == list(status.items())
-    for text in ("accuracy: grown 51.3 %, twin 30.6 %", "E232 x\n", "has no manifest.json"):
+    for text in ("accuracy: grown 51.0 %, twin 30.6 %", "E232 x\n", "has no manifest.json"):
         assert text in answer.out
     done, _, failed, cut, odd = esper_runs("list", "--json").json
     assert (done["id"], done["status"], done["seconds"], done["arms"]["twin"]["n"]) == (OTTER, "done", 10.0, 8)
@@ -76,7 +74,7 @@ def test_show_prints_status_results_grown_blueprints_and_times(write_run, esper_
         "  seeds    RNG seeds 0 to 7",
         "  git      0123456789ab, changed",
         "  plugins  esper-tasks 0.1.0",
-        "grown  twin     +20.7 points  +20.3 to +21.1  8  0.0078  0.0078  better",
+        "grown  twin     +20.4 points  +20.1 to +20.6  8  0.0078  0.0078  better",
         "grown grew on average: 1 × conv in early, 0.25 × mlp in early",
         "twin grew on average: nothing",
         "time: 10 s, of which train 80 %, reset 10 %",
@@ -102,7 +100,7 @@ def test_several_comparisons_of_a_run_are_printed_as_a_table(write_run, esper_ru
     write_run(OTTER, arms)
     out = esper_runs("show", OTTER).out
     assert "\n   against  by            95 % interval" in out
-    row = "\nd  e        -20.7 points  -21.1 to -20.3  8  0.0078  0.078  no difference shown\n"
+    row = "\nd  e        -20.4 points  -20.6 to -20.1  8  0.0078  0.078  no difference shown\n"
     assert row.replace("-", "\N{MINUS SIGN}") in out
     assert "\nWith 10 comparisons a verdict needs 9 networks of each arm.\n" in out
 

@@ -55,9 +55,6 @@ def test_loading_leaves_pythons_random_generator_as_it_was(monkeypatch):
     assert random.getstate() == state
 
 
-with_scikit_learn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
-
-
 def share_of_a_linear_model(seed):
     """Return its accuracy on held-out examples after 200 full-batch steps of Adam."""
     task = digits(seed=seed)
@@ -75,7 +72,7 @@ def share_of_a_linear_model(seed):
 
 
 @pytest.mark.slow
-@with_scikit_learn
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
 def test_the_documented_accuracy_of_a_linear_model_is_right():
     """Mean over ten splits; the page on tasks and the docstring of the task give the same figure."""
     documented = int(re.search(r"linear model classifies (\d+) %", digits.__doc__)[1])

@@ -62,11 +62,6 @@ def test_one_marked_symbol_says_nothing_of_the_sum():
         assert (of_symbol.bincount(minlength=4) / len(of_symbol) - 0.25).abs().max() < 0.06
 
 
-@pytest.fixture(scope="module")
-def task():
-    return mnist1d()
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("shuffled", "samples", "seed", "noise"),
@@ -98,7 +93,8 @@ def test_the_data_did_not_change():
     assert hashlib.sha256(digits.astype("<i8").tobytes()).hexdigest()[:16] == "6feec4a017698c7f"
 
 
-def test_splits_are_the_published_ones(task):
+def test_splits_are_the_published_ones():
+    task = mnist1d()
     signals, digits = digit_signals(samples=5000, seed=42)
     for name, part in {"train": slice(0, 3200), "validation": slice(3200, 4000), "test": slice(4000, None)}.items():
         torch.testing.assert_close(task.split(name).inputs[:, 0], torch.tensor(signals[part], dtype=torch.float32))

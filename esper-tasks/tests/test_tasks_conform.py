@@ -32,13 +32,8 @@ TASKS = {"bytes", "digits", "images-synthetic", "marked-sum", "mnist1d", "mnist1
 HOSTS = {"cnn1d", "cnn2d", "mlp", "pointwise-mlp", "token-mlp", "transformer", "wide-cnn1d"}
 
 
-@pytest.fixture
-def registered(esper_plugins):
-    """The components of the plugin, by name."""
-    return {component.short: component for component in esper_plugins(plugin).registry.components()}
-
-
-def test_the_plugin_registers_all_tasks_and_hosts(registered):
+def test_the_plugin_registers_all_tasks_and_hosts(esper_plugins):
+    registered = {component.short: component for component in esper_plugins(plugin).registry.components()}
     assert registered.keys() == TASKS | HOSTS
     slots = {"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")}
     assert registered["pointwise-mlp"].spec.slots == slots

@@ -87,14 +87,6 @@ def test_safe_mode_loads_first_party_plugins_only(load, workshop, monkeypatch) -
 PLUGIN = "from esper_core import hookimpl\n"
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A valid one-file plugin."""
-    path = tmp_path / "going_away.py"
-    path.write_text(PLUGIN)
-    return path
-
-
 @pytest.mark.parametrize("name", ["my-plugin.py", "class.py", "Extra.py", "notes.txt"])
 def test_file_whose_name_no_plugin_can_have_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(PLUGIN)
@@ -111,9 +103,11 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     assert "expected a regular file, received a pipe" in problem.message
 
 
-def test_file_is_run_as_it_was_read(file: Path, monkeypatch) -> None:
+def test_file_is_run_as_it_was_read(tmp_path: Path, monkeypatch) -> None:
     """The manifest has the hash of the code that ran, and no bytecode is written beside the file."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "going_away.py"
+    file.write_text(PLUGIN)
     loaded = load_plugins(distributions=(), local=[file])
     (record,) = loaded.records
     assert (record.id, record.status, record.origin) == ("going-away", "active", str(file))

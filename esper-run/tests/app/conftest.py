@@ -1,11 +1,9 @@
 """A small run that takes a fraction of a second."""
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,51 +23,6 @@ environments: 2
 growth: {gates: "off"}
 episode: {steps: 3, batches: 1, batch_size: 20}
 """
-
-
-RECORDER = """
-from esper_core.leyline import WAIT, Action, Op, State
-
-class Recorder:
-    seen = []
-    rollouts = []
-    known = 0
-
-    def __init__(self, space):
-        slot = space.slots[0]
-        self.grow = Action(Op.GERMINATE, slot, space.blueprints[slot][0])
-
-    def act(self, observations, masks):
-        self.seen.append((list(observations), list(masks)))
-        turns = zip(observations, masks)
-        return [self.grow if WANTED and mask.allows(self.grow) else WAIT for one, mask in turns]
-
-    def update(self, rollout):
-        self.rollouts.append(rollout)
-        self.known += len(rollout.trajectories)
-        return FIGURES
-
-    def state_dict(self):
-        return State.of({}, known=self.known)
-
-    def load_state_dict(self, state):
-        self.known = state.plain["known"]
-"""
-
-
-@pytest.fixture
-def recorder(install: Any) -> Callable[..., ModuleType]:
-    """``recorder(wanted, figures)``: install a policy "recorder" that records what it sees; return its module.
-
-    ``wanted``: where it grows, of an observation ``one``. ``figures``: what an update returns.
-    """
-
-    def make(wanted: str = "True", figures: str = '{"known": self.known}', more: str = "") -> ModuleType:
-        source = RECORDER.replace("WANTED", wanted).replace("FIGURES", figures)
-        install.components("recording", f"{source}{more}", policy={"recorder": "Recorder"})
-        return importlib.import_module("esper_recording")
-
-    return make
 
 
 @pytest.fixture(autouse=True)

@@ -71,36 +71,30 @@ def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_sma
     assert "schedule: pacer/half" in (result["path"] / "config.yaml").read_text()
 
 
-PRICED = "reward: {use: team, settings: {price: 30.0}}\n"
 KEEPS = """\
       - {step: 1, op: advance, slot: early}
       - {step: 3, op: fossilise, slot: early}
 """
 
 
-@pytest.fixture
-def grown(configured, run_file):
-    """``grown(lines)``: return steps and episode ends of the arm that grows, and the place of its slot."""
-
-    def play(more: str):
-        file = rewritten(configured(more), "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")
+def test_operations_are_counted_and_paid_for(configured, run_file) -> None:
+    def play(price: float):
+        """Return steps and episode ends of the arm that grows, and the place of its slot."""
+        priced = configured(f"reward: {{use: team, settings: {{price: {price}}}}}\n")
+        file = rewritten(priced, "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")
         path = run_file(file, "capacity=false", "environments=1")
         events = [event for event in read_events(path / "events.jsonl") if getattr(event, "arm", None) == "schedule"]
         kinds = StepFinished, EpisodeFinished
         steps, ends = ([event for event in events if isinstance(event, kind)] for kind in kinds)
         return steps, ends, prepare(file).space.descriptions["early"]
 
-    return play
-
-
-def test_operations_are_counted_and_paid_for(grown) -> None:
-    steps, paid, place = grown(PRICED)
+    steps, paid, place = play(30.0)
     seed = place.candidate("blueprints/conv_light").flops
     counted = {event.signals.step: event.signals.flops for event in steps}
     assert {event.signals.host_flops for event in steps} == {place.host_flops}
     assert counted[0] == place.host_flops  # a seed that trains in the shadow does not slow the host down
     assert counted[5] == place.host_flops + seed > counted[0]  # it was kept
-    steps, free, _ = grown("reward: {use: team, settings: {price: 0.0}}\n")
+    steps, free, _ = play(0.0)
     assert [end.fossils for end in paid] == [end.fossils for end in free] == [1]
     doublings = math.log2(1 + seed / place.host_flops)
     assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * (doublings + 0.1)) for end in free]

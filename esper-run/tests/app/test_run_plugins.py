@@ -173,25 +173,47 @@ def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
 
 # --- policies that learn
 
-LISTENER = """
+RECORDER = """
 from esper_core import hookimpl
+from esper_core.leyline import WAIT, Action, Op, State
 
 received = []
 
 @hookimpl
 def esper_update_finished(event):
     received.append(event)
+
+class Recorder:
+    seen = []
+    rollouts = []
+
+    def __init__(self, space):
+        slot = space.slots[0]
+        self.grow = Action(Op.GERMINATE, slot, space.blueprints[slot][0])
+
+    def act(self, observations, masks):
+        self.seen.append((list(observations), list(masks)))
+        return [self.grow if mask.allows(self.grow) else WAIT for mask in masks]
+
+    def update(self, rollout):
+        self.rollouts.append(rollout)
+        return FIGURES
+
+    def state_dict(self):
+        return State.of({})
+
+    def load_state_dict(self, state): ...
 """
 
 
 @pytest.fixture
-def learn(recorder, configured, run_file):
+def learn(install, configured, run_file):
     """``learn(figures)``: a module, and the events of a run of two rounds whose policy returns these from an update."""
 
     def run(figures: str) -> tuple[Any, list[Any]]:
-        module = recorder(figures=figures, more=LISTENER)
+        install.components("recording", RECORDER.replace("FIGURES", figures), policy={"recorder": "Recorder"})
         path = run_file(configured("rounds: 2\n"), "policy=recorder")
-        return module, list(read_events(path / "events.jsonl"))
+        return importlib.import_module("esper_recording"), list(read_events(path / "events.jsonl"))
 
     return run
 

@@ -50,7 +50,9 @@ class Dora(Lora):
         else:
             inputs = self.dropout(inputs)
             plain = nn.functional.linear(inputs, weight)
-        gain = self.lengths(weight) / self._changed_lengths(weight)
+        # In the order of PEFT, which multiplies the transposed matrices: another one rounds differently.
+        product = nn.functional.linear(self.down.weight.detach().T.contiguous(), self.up.weight.detach()).T
+        gain = self.lengths(weight) / _lengths(weight + self.scale * product)
         change: Tensor = (gain - 1) * plain + gain * self.up(self.down(inputs)) * self.scale
         return change
 
@@ -62,11 +64,6 @@ class Dora(Lora):
         """Set the learned lengths, without rounding if they are at least half and at most twice those of the weight."""
         with torch.no_grad():
             self.magnitude.copy_(lengths - _lengths(weight.to(self.magnitude.dtype)))
-
-    def _changed_lengths(self, weight: Tensor) -> Tensor:
-        # In the order of PEFT, which multiplies the transposed matrices: another one rounds differently.
-        product = nn.functional.linear(self.down.weight.detach().T.contiguous(), self.up.weight.detach()).T
-        return _lengths(weight + self.scale * product)
 
 
 def _lengths(weight: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from esper_core import __version__
 from esper_core.plugins import Extension
 from esper_run.cli import main
-from esper_run.cli.main import BUILT_IN, KNOWN_ELSEWHERE, external_commands, load_built_in, load_external
+from esper_run.cli.main import BUILT_IN, KNOWN_ELSEWHERE, external_commands, load_built_in
 
 COMMAND = """
 import click, sys
@@ -64,7 +64,7 @@ def test_help_names_every_command_and_imports_none(esper, install):
 @pytest.mark.members
 def test_summaries_of_first_party_commands_agree_with_the_commands_whose_help_fits_a_terminal():
     for name, (_, summary) in KNOWN_ELSEWHERE.items():
-        command = load_external(external_commands()[name])
+        command = external_commands()[name].load(click.Command, "a click command")
         assert summary.split()[:4] == command.help.split()[:4], name
         assert max(map(len, command.get_help(click.Context(command)).splitlines())) <= 80, name
 

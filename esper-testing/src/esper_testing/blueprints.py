@@ -285,20 +285,15 @@ def _reads(name: str, args: Any, kwargs: Any) -> list[str]:
         return [f"{name}()"]
     if name == "where" and len(args) + len(kwargs) == 1:
         return ["where(condition)"]
-    if name == "__getitem__" and _has_mask(args[1]):
-        return ["an index of booleans"]
-    if name == "to" and any(_is_cpu(argument) for argument in (*args[1:], *kwargs.values())):
-        return ['to("cpu")']
+    if name == "__getitem__":
+        indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(index, Tensor) and index.dtype is torch.bool for index in indices):
+            return ["an index of booleans"]
+    if name == "to":
+        devices = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, str | torch.device)]
+        if any(torch.device(device).type == "cpu" for device in devices):
+            return ['to("cpu")']
     return []
-
-
-def _has_mask(index: Any) -> bool:
-    parts = index if isinstance(index, tuple) else (index,)
-    return any(isinstance(part, Tensor) and part.dtype is torch.bool for part in parts)
-
-
-def _is_cpu(device: Any) -> bool:
-    return device == "cpu" if isinstance(device, str) else isinstance(device, torch.device) and device.type == "cpu"
 
 
 CHECKS: Final = (

@@ -101,7 +101,9 @@ def episode(space: ActionSpace, seed: int, *, stranger: bool = False) -> list[Sc
 def _scene(space: ActionSpace, draw: random.Random, step: int, stranger: bool) -> Scene:
     slots = tuple(_with_blueprints(random_slot(draw, name), space, draw, stranger) for name in space.slots)
     signals = replace(random_signals(draw, METRIC, step), slots=slots)
-    fitting = {slot.name: _fitting(slot, space, draw) for slot in slots}
+    # A random part of the blueprints of a free slot may germinate.
+    accepted = {slot.name: space.blueprints[slot.name] if slot.state is SlotState.FREE else () for slot in slots}
+    fitting = {name: tuple(id_ for id_ in ids if draw.random() < 0.7) for name, ids in accepted.items()}
     possible = {stage: frozenset(op for op, event in EVENTS.items() if may(stage, event)) for stage in Stage}
     seeds = {slot.name: {seed.blueprint: possible[seed.stage] for seed in slot.seeds} for slot in slots if slot.seeds}
     ops = {
@@ -120,13 +122,6 @@ def _with_blueprints(slot: SlotSignals, space: ActionSpace, draw: random.Random,
     crowded = not stranger and slot.living.stage in INCUBATING and draw.random() < CROWDED
     names = [STRANGER] if stranger else draw.sample(accepted, len(accepted) if crowded else 1)
     return replace(slot, seeds=tuple(replace(slot.living, blueprint=name) for name in names))
-
-
-def _fitting(slot: SlotSignals, space: ActionSpace, draw: random.Random) -> tuple[str, ...]:
-    """Draw blueprints that may germinate in the slot: none unless it is free, else a random part of its own."""
-    if slot.state is not SlotState.FREE:
-        return ()
-    return tuple(id_ for id_ in space.blueprints[slot.name] if draw.random() < 0.7)
 
 
 def _side_by_side(episodes: Sequence[Sequence[Scene]]) -> list[Shown]:
@@ -313,16 +308,14 @@ def written_and_read(state: Any) -> State:
 
 def same_state(first: State, second: State) -> bool:
     """Return whether two states are equal; NaN equals NaN."""
-    return (
-        dict(first.plain) == dict(second.plain)
-        and list(first.tensors) == list(second.tensors)
-        and all(_same(tensor, second.tensors[name]) for name, tensor in first.tensors.items())
-    )
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    same_kind = first.shape == second.shape and first.dtype == second.dtype
-    return same_kind and bool(((first == second) | (first.isnan() & second.isnan())).all())
+    if dict(first.plain) != dict(second.plain) or list(first.tensors) != list(second.tensors):
+        return False
+    for tensor, other in zip(first.tensors.values(), second.tensors.values(), strict=True):
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
+            return False
+        if not ((tensor == other) | (tensor.isnan() & other.isnan())).all():
+            return False
+    return True
 
 
 EPISODES: Final = 5

@@ -71,8 +71,11 @@ def blueprints_of(
             if not fitting and not auto:
                 raise _misfit(chosen[0], matching[0], sites[matching[0]], plugins)
             for slot, variety in fitting:
-                if _works(variety, sites[slot], host, auto=auto):
+                fault = host.audition(variety, sites[slot])
+                if fault is None:
                     by_slot[slot][variety.id] = variety
+                elif not auto:
+                    raise PluginError(Problem(fault.code, f'"{variety.id}" {fault.message}', hint=fault.hint))
     if not any(by_slot.values()):
         described = [f"{name}: {site.kind} {site.example_shape}" for name, site in sites.items()]
         message = f"no blueprint fits in the slots: {', '.join(described)}"
@@ -111,14 +114,6 @@ def _misfit(variety: Variety, slot: str, site: Site, plugins: Plugins) -> GraftE
     every = plugins.registry.match("blueprint", "*", context=f'slot "{slot}"')
     fitting = [component.short for component in every if cast("BlueprintSpec", component.spec).misfit(site) is None]
     return GraftError(Problem("E305", message, hint=f"These can: {', '.join(fitting) or 'none that is installed'}"))
-
-
-def _works(variety: Variety, site: Site, host: Host, *, auto: bool) -> bool:
-    """Return whether a blueprint is what its spec says; raise what is wrong unless it was chosen automatically."""
-    fault = host.audition(variety, site)
-    if fault is not None and not auto:
-        raise PluginError(Problem(fault.code, f'"{variety.id}" {fault.message}', hint=fault.hint))
-    return fault is None
 
 
 def policy_of(policy: str | Policy, space: ActionSpace, plugins: Plugins, steps: int) -> Arm:

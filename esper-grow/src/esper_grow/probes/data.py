@@ -73,7 +73,9 @@ class TrainingBatches:
             GrowthError: A pass has no batches, or others than in another training (E344).
         """
         self.generators.rewind()
-        lent = self._lent(purpose)
+        lent: Callable[[], AbstractContextManager[None]] = nullcontext
+        if not isinstance(self._batches, list | tuple):  # a list draws no random numbers
+            lent = DataStream(RandomStream.derive_seed(self._seed, "batches", purpose)).lent
         place = 0
         while True:
             before = place
@@ -92,12 +94,6 @@ class TrainingBatches:
             if place == before:
                 defect = "has no batches" if not place else "can be read only once"
                 raise GrowthError(Problem("E344", f"the training data {defect}", hint=REPEATABLE))
-
-    def _lent(self, purpose: str) -> Callable[[], AbstractContextManager[None]]:
-        """Return what lends random numbers to the data; a list draws none."""
-        if isinstance(self._batches, list | tuple):
-            return nullcontext
-        return DataStream(RandomStream.derive_seed(self._seed, "batches", purpose)).lent
 
     def _recognise(self, batch: Any, place: int) -> None:
         """Raise GrowthError if the batch is another one than at this place of an earlier training."""

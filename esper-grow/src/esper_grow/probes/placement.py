@@ -300,7 +300,7 @@ class Placement:
             if step == FEWEST_STEPS // 10 and limited:
                 affordable = TRAINING_SHARE * clock.budget * step / max(clock.used - began, 1e-9)
                 steps = max(FEWEST_STEPS // 10, min(steps, int(affordable)))
-                training.average_over(_half_life(steps))
+                training.average = Host(training.model).running_average(_half_life(steps))
             if step >= steps:
                 break
             if step % max(1, steps // 4) == 0:

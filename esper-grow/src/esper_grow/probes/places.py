@@ -74,7 +74,8 @@ def automatic_places(model: nn.Module, example: Example) -> list[str]:
     seen, ends = _watch(model, example)
     places: dict[int, str] = {}
     for record in seen.values():
-        if id(record.output) in ends or record.enters or not _computes(record) or _has_features_last(record):
+        computes = _activates(record.module) or next(record.module.parameters(), None) is not None
+        if id(record.output) in ends or record.enters or not computes or _has_features_last(record):
             continue
         before = places.get(id(record.output))
         if before is None or record.name.count(".") < before.count("."):  # the block rather than its last layer
@@ -176,11 +177,6 @@ def _is_layer(module: nn.Module) -> bool:
 
 def _activates(module: nn.Module) -> bool:
     return type(module).__module__ == _FOLLOWERS[0]
-
-
-def _computes(record: _Seen) -> bool:
-    """Return whether there is something to learn behind the module: it has parameters, or is an activation."""
-    return _activates(record.module) or next(record.module.parameters(), None) is not None
 
 
 def _has_features_last(record: _Seen) -> bool:

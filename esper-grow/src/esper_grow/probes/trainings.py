@@ -66,10 +66,6 @@ class Training:
         average = Host(model).running_average(half_life) if half_life else None
         return replace(self, model=model, optimizer=optimizer, stream=stream, seconds=[], average=average)
 
-    def average_over(self, half_life: float) -> None:
-        """Begin to average the weights anew, over so many batches."""
-        self.average = Host(self.model).running_average(half_life)
-
     def judged(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights by which it is evaluated."""
         return nullcontext() if self.average is None else self.average.applied()

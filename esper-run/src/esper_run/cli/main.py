@@ -82,11 +82,6 @@ def load_built_in(name: str) -> click.Command:
     return command
 
 
-def load_external(command: Extension) -> click.Command:
-    """Import a command of another package; PluginError, which names the package, if that fails."""
-    return command.load(click.Command, "a click command")
-
-
 # --- groups of commands
 
 
@@ -115,7 +110,7 @@ class OpenGroup(click.Group):
         if (command := self.own_command(cmd_name)) is not None:
             return command
         other = self._others().get(cmd_name)
-        return None if other is None else load_external(other)
+        return None if other is None else other.load(click.Command, "a click command")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

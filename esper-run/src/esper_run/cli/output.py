@@ -71,11 +71,6 @@ def keep_stdout() -> None:
         sys.stdout = vars(sys)["__stdout__"] = reserved
 
 
-def wants_colour(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal with colours, and ``NO_COLOR`` is not set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def encodable(text: str, stream: TextIO) -> str:
     """Return ``text`` with ordinary spaces, and with what the stream cannot encode escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -90,7 +85,8 @@ def encodable(text: str, stream: TextIO) -> str:
 def print_line(text: str = "", *, stream: TextIO | None = None) -> None:
     """Print one line on stdout, or on ``stream``. What the stream cannot encode is escaped."""
     stream = sys.stdout if stream is None else stream
-    click.echo(encodable(text, stream), file=stream, color=wants_colour(stream))
+    has_colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    click.echo(encodable(text, stream), file=stream, color=has_colours)
 
 
 def print_wrapped(text: str, *, indent: int = 2) -> None:

@@ -151,7 +151,9 @@ def list_components(kind: ComponentKind | None, local: tuple[Path, ...], *, as_j
         print_table(["kind", "name", "package", "summary"], rows)
     else:
         print_line(f"There is no {kind or 'component'}.")
-    _print_inactive(loaded)
+    if hint := loaded.inactive_hint:
+        for line in (hint, "More:  esper plugins list"):
+            print_line(printable(line), stream=sys.stderr)
 
 
 @components.command("show")
@@ -227,10 +229,3 @@ def _plain(value: Any) -> str:
             f"{name} ({_plain([v for v in inner.values() if v is not None])})" for name, inner in value.items()
         )
     return "none" if value is None else str(value)
-
-
-def _print_inactive(loaded: Plugins) -> None:
-    """Print on stderr that plugins are missing from the list."""
-    if hint := loaded.inactive_hint:
-        for line in (hint, "More:  esper plugins list"):
-            print_line(printable(line), stream=sys.stderr)

@@ -123,7 +123,9 @@ class PortableRun:
         for name in self.plugins:
             record = records.get(name)
             label = f'plugin "{name}"' if record is None else f'plugin "{name}" ({record.package})'
-            packages[label] = MISSING if record is None else _with_hash(record.version, record.sha256)
+            packages[label] = MISSING if record is None else record.version
+            if record is not None and record.sha256 is not None and not record.sha256.startswith(record.version):
+                packages[label] += f", code {record.sha256[:12]}"
         for module in self.modules:
             spec = find_spec(module)
             file = None if spec is None or spec.origin is None else Path(spec.origin)
@@ -155,7 +157,3 @@ def portable_data(recipe: Recipe) -> PortableData:
     return {
         name: (PortableTensor.of(split.inputs), PortableTensor.of(split.targets)) for name, split in recipe.data.items()
     }
-
-
-def _with_hash(version: str, digest: str | None) -> str:
-    return version if digest is None or digest.startswith(version) else f"{version}, code {digest[:12]}"

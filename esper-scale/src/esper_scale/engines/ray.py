@@ -162,7 +162,12 @@ class RayEngine:
 
     def start(self, order: Order) -> RayWorker:
         """Start a worker in a free actor, or in a new one."""
-        return RayWorker(self, self._free.pop() if self._free else self._create(), order)
+        if self._free:
+            return RayWorker(self, self._free.pop(), order)
+        handle = self._ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"control": 1})(ShardActor).remote()
+        actor = _Actor(handle, handle.prepare.remote(__version__, [self._run, self._data]))
+        self._actors.add(actor)
+        return RayWorker(self, actor, order)
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started for the run."""
@@ -226,12 +231,6 @@ class RayEngine:
                 self._ray.init(**options, logging_level="error", log_to_driver=False)
         except Exception as error:
             raise _connection_error(address or "this machine", one_line(str(error))) from error
-
-    def _create(self) -> _Actor:
-        handle = self._ray.remote(num_cpus=1, max_restarts=0, concurrency_groups={"control": 1})(ShardActor).remote()
-        actor = _Actor(handle, handle.prepare.remote(__version__, [self._run, self._data]))
-        self._actors.add(actor)
-        return actor
 
     def check(self, record: NodeRecord | None, error: BaseException | None) -> None:
         """Check what ``ShardActor.prepare`` returned: what is installed there, then whether the recipe was built."""

@@ -287,20 +287,17 @@ def _lora_config(model: nn.Module, weights: Mapping[str, _LoraWeights]) -> dict[
     alphas = {name: lora.alpha if rslora == lora.rslora else lora.scale * lora.rank for name, lora in weights.items()}
     shown = {name: int(alpha) if alpha == int(alpha) else alpha for name, alpha in alphas.items()}
     default = next(iter(shown.values()))
+    # A pattern also means all layers whose names end alike, unless it begins with ^.
+    patterns = {name: f"^{re.escape(name)}" for name in weights}
     return {
         "peft_type": "LORA",
         "r": first.rank,
         "lora_alpha": default,
-        # A pattern also means all layers whose names end alike, unless it begins with ^.
-        "rank_pattern": {_pattern(name): lora.rank for name, lora in weights.items() if lora.rank != first.rank},
-        "alpha_pattern": {_pattern(name): alpha for name, alpha in shown.items() if alpha != default},
+        "rank_pattern": {patterns[name]: lora.rank for name, lora in weights.items() if lora.rank != first.rank},
+        "alpha_pattern": {patterns[name]: alpha for name, alpha in shown.items() if alpha != default},
         "use_rslora": rslora,
         "lora_dropout": dropouts[0],
     }
-
-
-def _pattern(name: str) -> str:
-    return f"^{re.escape(name)}"
 
 
 def _targets(model: nn.Module, names: Sequence[str]) -> list[str] | str:
@@ -430,9 +427,8 @@ def _refuse_other_model(model: nn.Module, layers: Mapping[str, Sequence[Tensor]]
 
 
 def _unreadable(file: Path, why: str) -> GrowthError:
-    return GrowthError(
-        Problem("E332", f"{file} is not a file of PEFT", hint=f"{why}\nIt is incomplete, or was changed.")
-    )
+    hint = f"{why}\nIt is incomplete, or was changed."
+    return GrowthError(Problem("E332", f"{file} is not a file of PEFT", hint=hint))
 
 
 def _unknown(file: Path, what: str) -> GrowthError:

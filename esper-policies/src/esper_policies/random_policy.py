@@ -14,7 +14,7 @@ from esper_core.leyline import WAIT, Action, Op, State
 from esper_policies.settings import RandomSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation
 
@@ -63,19 +63,19 @@ class Random:
 
     def choices(self, mask: ActionMask) -> list[Action]:
         """Return the legal actions in the order of the run's slots, of the ops, and of names."""
-        return [WAIT, *(action for slot in self.space.slots for action in self._in(slot, mask))]
-
-    def _in(self, slot: str, mask: ActionMask) -> Iterator[Action]:
-        possible = mask.ops.get(slot, frozenset())
-        if Op.GERMINATE in possible:
-            yield from (Action(Op.GERMINATE, slot, blueprint) for blueprint in mask.blueprints.get(slot, ()))
-        for op in (Op.ADVANCE, Op.PRUNE):
-            if op in possible and slot not in mask.seeds:
-                yield Action(op, slot)
-            elif op in possible:
-                yield from (Action(op, slot, name) for name, ops in sorted(mask.seeds[slot].items()) if op in ops)
-        if Op.FOSSILISE in possible:
-            yield Action(Op.FOSSILISE, slot)
+        actions = [WAIT]
+        for slot in self.space.slots:
+            possible = mask.ops.get(slot, frozenset())
+            if Op.GERMINATE in possible:
+                actions += [Action(Op.GERMINATE, slot, blueprint) for blueprint in mask.blueprints.get(slot, ())]
+            for op in (Op.ADVANCE, Op.PRUNE):
+                if op in possible and slot not in mask.seeds:
+                    actions.append(Action(op, slot))
+                elif op in possible:
+                    actions += [Action(op, slot, name) for name, ops in sorted(mask.seeds[slot].items()) if op in ops]
+            if Op.FOSSILISE in possible:
+                actions.append(Action(Op.FOSSILISE, slot))
+        return actions
 
 
 def hashed(*key_parts: object) -> int:

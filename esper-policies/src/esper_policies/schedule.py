@@ -83,9 +83,8 @@ def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[SettingE
         value = getattr(entry, argument)
         if value is not None and argument not in ARGUMENTS[Op(entry.op)]:
             received = f'"{value}"' if isinstance(value, str) else value
-            yield SettingError(
-                f"{path}.{argument}", f"{entry.op} takes no {argument}", f"{belongs} Received: {received}"
-            )
+            hint = f"{belongs} Received: {received}"
+            yield SettingError(f"{path}.{argument}", f"{entry.op} takes no {argument}", hint)
 
 
 def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str]) -> Iterator[SettingError]:

@@ -223,9 +223,8 @@ def open_store(url: str) -> Store:
     extension = Extension.find(STORE_GROUP, "store").get("any")
     if extension is None:
         hint = "Stores come with another package:  pip install esper-scale"
-        raise RunFolderError(
-            Problem("E434", f"the store {url} cannot be used: no package for it is installed", hint=hint)
-        )
+        message = f"the store {url} cannot be used: no package for it is installed"
+        raise RunFolderError(Problem("E434", message, hint=hint))
     function = extension.load(object, "a function from a URL to a store")
     return Store(url, cast("Callable[[str], Storage]", function)(url))
 

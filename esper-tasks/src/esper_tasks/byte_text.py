@@ -93,9 +93,8 @@ def _splits(text: bytes, settings: BytesSettings) -> dict[SplitName, Split]:
         cut = [window for window in windows if window[:-1] not in seen]
         seen.update(window[:-1] for window in cut)
         if not cut:
-            raise ConfigError(
-                Problem("E120", f"{name} would be empty: all of its windows also occur in an earlier split")
-            )
+            message = f"{name} would be empty: all of its windows also occur in an earlier split"
+            raise ConfigError(Problem("E120", message))
         count = len(cut) if most is None else min(most, len(cut))
         evenly = [list(cut[place * len(cut) // count]) for place in range(count)]
         numbers = torch.tensor(evenly, dtype=torch.int64)

@@ -135,9 +135,8 @@ def _each(name: str, checks: Iterable[Callable[..., None]], cases: Mapping[Any, 
     for check in checks:
         for case, arguments in cases.items():
             if is_applicable(check, *arguments):
-                yield Check(
-                    name, check.__name__, partial(check, *arguments), case, vars(check).get("is_decisive", False)
-                )
+                is_decisive = vars(check).get("is_decisive", False)
+                yield Check(name, check.__name__, partial(check, *arguments), case, is_decisive)
 
 
 def _runner(checks: Callable[..., Iterable[Check]]) -> Callable[..., list[CheckResult]]:
@@ -297,10 +296,7 @@ def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
     problems = [problem for record in inactive for problem in record.problems]
     if inactive and not problems:
         names = ", ".join(f"{record.id} is {record.status}" for record in inactive)
-        problems = [
-            Problem(
-                "E208", f"not active: {names}", hint="esper plugins list  shows the reason (pip install esper-run)."
-            )
-        ]
+        hint = "esper plugins list  shows the reason (pip install esper-run)."
+        problems = [Problem("E208", f"not active: {names}", hint=hint)]
     if problems:
         raise PluginError(problems)

@@ -177,11 +177,9 @@ class SeedLife:
         for change in self.changes:
             first.setdefault(change.now, change.step)
         gain = self.gain
+        names = ("round", "arm", "seed", "seed_id", "slot", "blueprint", "parameters")
         return {
-            **{
-                key: getattr(self, key)
-                for key in ("round", "arm", "seed", "seed_id", "slot", "blueprint", "parameters")
-            },
+            **{name: getattr(self, name) for name in names},
             **{stage.value: first.get(stage) for stage in Stage},
             "stage": self.stage.value,
             "reason": str(self.reason),

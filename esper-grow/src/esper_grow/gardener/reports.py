@@ -78,7 +78,11 @@ class Tended:
         loss, parameters = self.signals.validation_loss, self.signals.parameters
         yield f"step {self.step + 1} of {self.steps}: validation loss {loss:.4g}, {parameters:,} parameters"
         for act in self.governor:
-            yield f"  governor: {act.act}{_place_of(act)}: {act.reason}"
+            place = ""
+            if act.back_to is not None:
+                state = "before training" if act.back_to < 0 else f"after step {act.back_to + 1}"
+                place = f" to the state {state}"
+            yield f"  governor: {act.act}{place}: {act.reason}"
         for lost in self.lost:
             yield f"  {lost.slot}: {lost.blueprint} was lost: the seed {lost.what}"
         if self.together is not None:
@@ -102,13 +106,6 @@ class Tended:
                 if seed.gain is not None and seed.blueprint not in changed:
                     gain = f"{seed.gain.mean:.4g} ± {seed.gain.standard_error:.2g} nats"
                     yield f"  {slot.name}: {seed.blueprint} is {seed.stage.value}: gain {gain}"
-
-
-def _place_of(act: GovernorActed) -> str:
-    """Return to which state a rollback restored the model, as text; empty for other acts."""
-    if act.back_to is None:
-        return ""
-    return " to the state before training" if act.back_to < 0 else f" to the state after step {act.back_to + 1}"
 
 
 @dataclass(slots=True)

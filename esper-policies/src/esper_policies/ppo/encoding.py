@@ -20,7 +20,7 @@ from esper_core.leyline import WAIT, Action, Op, Stage, State
 from esper_policies.observations import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -195,7 +195,13 @@ def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace) -> tuple[list[
     """
     episodes: list[EpisodeDecisions] = []
     unknown = 0
-    for environment, played in _by_environment(rollout.trajectories):
+    environment, last = -1, 0
+    for played in rollout.trajectories:
+        if not played.turns:
+            continue
+        # A step that is not later than the last begins another environment.
+        environment += environment < 0 or played.turns[0].observation.step <= last
+        last = played.turns[-1].observation.step
         decisions = _decisions(space, played, pace)
         if decisions is None:
             unknown += 1
@@ -217,17 +223,6 @@ def outcome_of(episodes: Sequence[EpisodeDecisions]) -> dict[str, float]:
     decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
     shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
     return {"return": statistics.fmean(returns), "spread_of_returns": statistics.pstdev(returns), **shares}
-
-
-def _by_environment(episodes: Sequence[Trajectory]) -> Iterator[tuple[int, Trajectory]]:
-    """Yield each part with its environment: a step that is not later than the last begins another one."""
-    environment, last = -1, 0
-    for played in episodes:
-        if not played.turns:
-            continue
-        environment += environment < 0 or played.turns[0].observation.step <= last
-        last = played.turns[-1].observation.step
-        yield environment, played
 
 
 def _decisions(space: ActionSpace, played: Trajectory, pace: Pace) -> list[Decision] | None:

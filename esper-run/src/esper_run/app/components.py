@@ -88,9 +88,8 @@ def check_component(component: Component, built: Any) -> None:
     if kind == "task" and not defect and (wrong := _wrong_attribute(built.metric, built.shape)):
         defect, hint = f", whose {wrong}", "See esper_core.leyline.Metric and DataShape."
     if defect:
-        raise PluginError(
-            Problem("E231", f"{title} builds {type(built).__name__}{defect}", path=title.target, hint=hint)
-        )
+        message = f"{title} builds {type(built).__name__}{defect}"
+        raise PluginError(Problem("E231", message, path=title.target, hint=hint))
 
 
 def _wrong_attribute(metric: Metric, shape: DataShape) -> str | None:

@@ -146,9 +146,8 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
     if not len(inputs):
         message = f'{label} gives no examples in its split "{name}"'
-        raise PluginError(
-            Problem("E231", message, path=target, hint="Networks are trained, judged and tested by them.")
-        )
+        hint = "Networks are trained, judged and tested by them."
+        raise PluginError(Problem("E231", message, path=target, hint=hint))
     # Data that is streamed may be larger than the memory, and is not read for this.
     for tensors, tensor in (("inputs", inputs), ("targets", targets)):
         if resolution.config.compute.data != "streamed" and not tensor.isfinite().all():
@@ -165,9 +164,8 @@ def _warn_of_equal(data: Mapping[SplitName, Split]) -> None:
     for first, second in combinations(data, 2):
         if torch.equal(data[first].inputs, data[second].inputs):
             message = f'the splits "{first}" and "{second}" of the task have the same inputs'
-            log.warning(
-                "%s", Problem("E372", message, hint="Judge and test networks by examples that they did not learn.")
-            )
+            hint = "Judge and test networks by examples that they did not learn."
+            log.warning("%s", Problem("E372", message, hint=hint))
 
 
 def digest_data(recipe: Recipe) -> dict[str, str]:

@@ -354,7 +354,6 @@ def _import_ray() -> Any:
         import ray.exceptions
     except ImportError as error:
         hint = "Install it, on every node:  pip install 'esper-scale[ray]'"
-        raise ClusterError(
-            Problem("E404", f"engine: ray needs Ray, which cannot be imported: {error}", hint=hint)
-        ) from error
+        message = f"engine: ray needs Ray, which cannot be imported: {error}"
+        raise ClusterError(Problem("E404", message, hint=hint)) from error
     return ray

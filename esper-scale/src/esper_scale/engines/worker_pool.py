@@ -176,8 +176,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def _call(self, method: Callable[Concatenate[Shard, P], T], *arguments: P.args, **named: P.kwargs) -> T:
         """Call a method of every worker's shard, and return what they return, joined in the order of indices."""
-        result: T = self._call_each(method, lambda order: arguments, None)
-        return result
+        return self._call_each(method, lambda order: arguments, None)
 
     def _call_each(
         self,

@@ -11,6 +11,7 @@ import ipaddress
 import re
 import secrets
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
@@ -84,7 +85,12 @@ class Access:
         name = _host_name(header)
         if name in self.hosts:
             return True
-        return self.any_address and (_is_address(name) or name == socket.gethostname().lower())
+        if not self.any_address:
+            return False
+        with suppress(ValueError):  # it is no address
+            ipaddress.ip_address(name)
+            return True
+        return name == socket.gethostname().lower()
 
 
 def _host_name(header: str) -> str:
@@ -95,11 +101,3 @@ def _host_name(header: str) -> str:
     """
     match = _HOST.fullmatch(header)
     return "" if match is None else (match[1] or match[2]).lower().removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

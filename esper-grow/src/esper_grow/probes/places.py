@@ -74,6 +74,7 @@ def automatic_places(model: nn.Module, example: Example) -> list[str]:
     seen, ends = _watch(model, example)
     places: dict[int, str] = {}
     for record in seen.values():
+        # There is something to learn behind parameters, and behind an activation.
         computes = _activates(record.module) or next(record.module.parameters(), None) is not None
         if id(record.output) in ends or record.enters or not computes or _has_features_last(record):
             continue

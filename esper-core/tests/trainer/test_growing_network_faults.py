@@ -115,22 +115,6 @@ def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, tr
     assert environment.keeper.misowned(environment.model) == []
 
 
-def test_a_host_whose_frozen_parameter_changes_is_left_to_the_governor():
-    def compute(net: Any, inputs: Tensor) -> Tensor:
-        if net.training and len(inputs) > 2:  # not in the passes in which it is grafted, where it would be refused
-            net.teacher.data.lerp_(net.stem[0].bias.data, 0.1)
-        return net.head(net.stem(inputs) + net.teacher[:, None])
-
-    def following() -> nn.Module:
-        parts = dict(core_worlds.SmoothHost().named_children())
-        return core_worlds.Net(compute, **parts, teacher=nn.Parameter(torch.zeros(4), requires_grad=False))
-
-    pool = Pool(make_recipe(variety=bad(HARMS["nan"], AFTER_BLENDING), host=following), ["grown"], 1)
-    *_, (signals,) = play(pool, 4, {0: GERMINATE, 1: ADVANCE})
-    assert signals.finite
-    assert signals.slots[0].seeds == (), "rolled back"
-
-
 def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost():
     variety = bad(lambda block, grown: grown.detach(), AFTER_BLENDING)
     environment = begin(make_recipe(variety=variety, host=lambda: core_worlds.NoisyHost().requires_grad_(False)))

@@ -228,8 +228,9 @@ class Garden:
         newborn = [(slot, seed) for slot, seed in self.living() if seed.stage is Stage.GERMINATED]
         with self._transaction():  # a seed that no optimizer owns does not start
             self.keeper.open_step()
-            began = Reason(Cause.STEP)
-            return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), began) for slot, seed in newborn]
+            return [
+                Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), Reason(Cause.STEP)) for slot, seed in newborn
+            ]
 
     def tick(self) -> None:
         """Begin a batch: every alpha that moves moves on."""

@@ -198,6 +198,7 @@ class Branch(Incubation):
         model = self._model
         for _, seed in self._members:
             seed.presence = Presence.BRANCHED
+        self._owners = self._keeper.owned_by_host()  # asked for anew when it is switched in, since that takes long
         self._outside: tuple[Any, ...] | None = None
         """What the host had in the model, while the branch or a part of it is there."""
         self._is_inside = False
@@ -220,7 +221,7 @@ class Branch(Incubation):
         ]
         self.host_states = [
             {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}
-            for state in map(self._state_of_host, self._keeper.owned_by_host())
+            for state in map(self._state_of_host, self._owners)
         ]
 
     def train(self, *parts: PartLoss) -> None:
@@ -333,6 +334,7 @@ class Branch(Incubation):
     def _switch_in(self) -> None:
         """Put the tensors and optimizer state of the branch into the model."""
         self._switch_out()
+        self._owners = self._keeper.owned_by_host()
         self._copy_trained()
         # All of it before anything changes, so that an interrupt loses nothing.
         self._outside = self._present()
@@ -355,7 +357,7 @@ class Branch(Incubation):
         """Return what the model has now in the places of the branch, and the state of its optimizers and scaler."""
         numbers = {parameter: parameter.data for parameter in self._numbers}
         fields = [(module, name, getattr(module, name)) for module, name, _ in self._fields]
-        return numbers, fields, list(map(self._state_of_host, self._keeper.owned_by_host())), self._keeper.scaler
+        return numbers, fields, list(map(self._state_of_host, self._owners)), self._keeper.scaler
 
     def _place(self, contents: tuple[Any, ...]) -> None:
         """Put what ``_present`` returned into the model."""
@@ -366,7 +368,7 @@ class Branch(Incubation):
         for module, name, field in fields:
             setattr(module, name, field)
         # An owner that was added since the branch began comes last, and the branch has no state of it.
-        for owner, state in zip(self._keeper.owned_by_host(), states, strict=False):
+        for owner, state in zip(self._owners, states, strict=False):
             if owner.optimizer is not None:
                 of_all = owner.optimizer.state
                 of_all.update(state)

@@ -277,8 +277,8 @@ def _check_file_name(path: Path) -> None:
         return
     # In a folder of ``sys.path``, such as the current one, the file finds itself, and a run's copy of it the original,
     # which may have been edited since.
-    origin, folders = Path(spec.origin or ""), set(map(Path, get_paths().values()))
-    if origin.name != path.name or not folders.isdisjoint(origin.parents):
+    origin = Path(spec.origin or "")
+    if origin.name != path.name or not {*map(Path, get_paths().values())}.isdisjoint(origin.parents):
         _refuse(f'the plugin file "{path.name}" has the name of an installed module', "Rename the file.")
 
 

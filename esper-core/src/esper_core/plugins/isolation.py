@@ -283,5 +283,5 @@ def _missing_module_hint(error: BaseException, target: str, package: str, requir
     for requirement in requires:
         if required_package(requirement) == normalise(missing):
             return f'Install what is missing:  pip install "{requirement.partition(";")[0].strip()}"'
-    beside = " A one-file plugin imports no file beside it: make a package." if package == LOCAL_FILE else ""
-    return f'Install the package that has the module "{missing}". {author_hint(package)}{beside}'
+    install = f'Install the package that has the module "{missing}". {author_hint(package)}'
+    return install + " A one-file plugin imports no file beside it: make a package." * (package == LOCAL_FILE)

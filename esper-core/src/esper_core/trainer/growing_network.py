@@ -357,15 +357,14 @@ class GrowingNetwork:
         """Take out the seeds that made a loss non-finite, and restore the host if harmed; return whether any was.
 
         An incubating seed cannot harm the host. An acting one can: the host returns to what it was when this step began
-        and its optimizers start afresh. If no living seed is to blame, or the host cannot be restored because a frozen
-        parameter has changed, too, nothing is done here; the governor decides.
+        and its optimizers start afresh. If no living seed is to blame nothing is done here; the governor decides.
         """
         sick = self.measured.non_finite_seeds
         if math.isfinite(signals.train_loss) and math.isfinite(signals.validation_loss):
             for number in sick:
                 self.lost.remove("made its own loss not finite", number=number, blame="numbers")
             return bool(sick)
-        if self._step_start is None or not self.garden.blended or self._step_start[0].flaw(self.garden):
+        if self._step_start is None or not self.garden.blended:
             return False
         snapshot, self.measurements.train_loss = self._step_start
         snapshot.restore(self.garden)

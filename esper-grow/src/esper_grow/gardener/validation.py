@@ -91,6 +91,8 @@ class Validation:
         self._seen: Tensor | None = None
         """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
         self._losses_seen = 0
+        self.order = 0.0
+        """A number that tells the order of the latest evaluation's batches from another one."""
         self._of_frozen: Tensor | None = None
         """The losses of a host in which nothing trains, of which one batch tells whether they are still the same."""
 
@@ -138,6 +140,7 @@ class Validation:
             hint = "Their number may not depend on the model: give examples that do not count a loss of 0."
             raise GrowthError(Problem("E342", message, hint=hint))
         self._seen, self._losses_seen = numbers, len(example_losses)
+        self.order = float((numbers * torch.arange(1, len(numbers) + 1, device=device)).sum()) + len(numbers)
         if not trial and not any(True for _ in _trained(host)):
             self._of_frozen = example_losses
         self._warn_of_few(len(example_losses), len(losses))
@@ -169,11 +172,6 @@ class Validation:
             first._batches = list(islice(self._batches, batches))
         first._seen = None if self._seen is None else self._seen[:batches]
         return first
-
-    @property
-    def order(self) -> float:
-        """A number that tells the order of the latest evaluation's examples from another one."""
-        return 0.0 if self._seen is None else float(fingerprint((self._seen,), self._seen.device)) + len(self._seen)
 
     @property
     def batches(self) -> int:

@@ -97,8 +97,8 @@ def refuse_living(model: nn.Module) -> None:
     """Raise GrowthError (E336) if seeds in a model are not kept yet."""
     if living := living_seeds(model):
         hint = (
-            "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest; so does\n"
-            "esper_grow.prune(model) in a copy without a Gardener."
+            "Train until tend() keeps what pays. close() keeps a set whose gain is shown, and loses the rest.\n"
+            "In a copy without a Gardener esper_grow.prune(model) drops all of them."
         )
         raise GrowthError(Problem("E336", f"seeds are not kept yet: {', '.join(living)}", hint=hint))
 

@@ -69,6 +69,9 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(
     monkeypatch.syspath_prepend(tmp_path / "own")  # as the folder of a script is, in a new process
     monkeypatch.delitem(sys.modules, "my_plugin")
     assert prepare(result["path"] / "config.yaml")
+    (tmp_path / "own" / "my_plugin.py").write_text(f"{BLOCK}# edited since")
+    monkeypatch.delitem(sys.modules, "my_plugin")
+    assert prepare(result["path"] / "config.yaml")
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(result["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
@@ -77,6 +80,18 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(
 
 NAMED = 'the plugin file "json.py" has the name of an installed module'
 INVALID = 'the name of the plugin file "My-Plugin.py" is not a valid plugin id'
+
+
+def test_file_with_the_name_of_a_module_that_pip_has_installed_elsewhere_is_refused(
+    install, refused, tmp_path, monkeypatch
+):
+    """As in the packages of a user, beside those of the interpreter."""
+    (folder := tmp_path / "site-packages").mkdir()
+    for place in (folder, tmp_path):
+        (place / "single_module.py").write_text(NEVER)
+    monkeypatch.syspath_prepend(folder)
+    status, text = refused("plugins:\n  local: [single_module.py]")
+    assert (status, "has the name of an installed module" in text) == (2, True)
 
 
 @pytest.mark.parametrize(

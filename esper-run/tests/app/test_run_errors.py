@@ -23,7 +23,7 @@ governor: {rollbacks: 0}
 checkpoints: {every: 1}
 """
 
-FIX_FIRST = "Fix the cause first, in the run's copy of a one-file plugin: resuming repeats the failed step."
+FIX_FIRST = "Fix the cause first: resuming repeats the failed step."
 
 pytestmark = pytest.mark.members
 
@@ -70,6 +70,14 @@ def test_run_that_a_plugin_ended_can_be_resumed_once_the_plugin_is_fixed(judged,
     (tmp_path / "mended").touch()
     resume(prepare(folder / "config.yaml"), read_run(folder))
     assert read_run(folder).status == "done"
+
+
+def test_the_copy_of_a_file_is_named_with_which_a_run_is_resumed(configured, tmp_path) -> None:
+    file = configured("reward: hostile/reward\nplugins: {local: [hostile.py]}\ncheckpoints: {every: 1}\n")
+    (file.parent / "hostile.py").write_text(plugin({"reward": "raise RuntimeError('no good')"}))
+    error, folder = ended(PluginError, file, tmp_path / "runs")
+    assert (folder / "hostile.py").is_file()
+    assert "Fix the cause first, in the run's copy of hostile.py: resuming repeats" in hint_of(error)[-1]
 
 
 def test_run_that_the_governor_stopped_is_stopped_again_with_the_same_message(configured, tmp_path) -> None:

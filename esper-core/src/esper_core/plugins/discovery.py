@@ -17,7 +17,6 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source, find_spec, module_from_spec, spec_from_file_location
 from keyword import iskeyword
 from pathlib import Path
-from sysconfig import get_paths
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from esper_core._version import __version__
@@ -278,7 +277,8 @@ def _check_file_name(path: Path) -> None:
     # In a folder of ``sys.path``, such as the current one, the file finds itself, and a run's copy of it the original,
     # which may have been edited since.
     origin = Path(spec.origin or "")
-    if origin.name != path.name or not {*map(Path, get_paths().values())}.isdisjoint(origin.parents):
+    by_pip = {"site-packages", "dist-packages"} & {*origin.parts}
+    if by_pip or origin.name != path.name or Path(os.__file__).parent in origin.parents:
         _refuse(f'the plugin file "{path.name}" has the name of an installed module', "Rename the file.")
 
 

@@ -283,5 +283,5 @@ def _missing_module_hint(error: BaseException, target: str, package: str, requir
     for requirement in requires:
         if required_package(requirement) == normalise(missing):
             return f'Install what is missing:  pip install "{requirement.partition(";")[0].strip()}"'
-    install = f'Install the package that has the module "{missing}". {author_hint(package)}'
-    return install + " A one-file plugin imports no file beside it: make a package." * (package == LOCAL_FILE)
+    alone = " A one-file plugin imports no file beside it: make a package." * (package == LOCAL_FILE)
+    return f'Install the package that has the module "{missing}". {author_hint(package)}{alone}'

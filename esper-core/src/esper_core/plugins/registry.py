@@ -126,9 +126,8 @@ class Registry:
         is used: ``slot "early"``.
 
         Raises:
-            ConfigError: there is none, or more than one.
+            ConfigError: there is none, or more than one, or it does not take such settings (E120).
             PluginError: its plugin is broken or rejected.
-            ConfigError: it does not take such settings (E120).
         """
         name, _, settings = name.partition("(")
         claims = [component for component in self.components(kind) if name in (component.id, component.short)]

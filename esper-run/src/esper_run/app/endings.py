@@ -80,7 +80,9 @@ def add_location(error: BaseException, run: Path) -> None:
     if (report := run / REPORT).is_file():
         lines.insert(1, f"Report: {report}")
     if status_of(error)[0] != "interrupted":
-        lines.append("Fix the cause first, in the run's copy of a one-file plugin: resuming repeats the failed step.")
+        copies = ", ".join(sorted(file.name for file in run.glob("*.py")))
+        where = f", in the run's copy of {copies}" if copies else ""
+        lines.append(f"Fix the cause first{where}: resuming repeats the failed step.")
     if isinstance(error, EsperError):
         *earlier, last = error.problems
         hint = "\n".join([last.hint, *lines] if last.hint else lines)

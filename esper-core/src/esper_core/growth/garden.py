@@ -205,8 +205,7 @@ class Garden:
                 raise GrowthError(Problem("E309", message, hint=hint))
         seed.kept = step
         if not slot.nursery:  # others of its set may be left
-            at_limit = len(slot.fossils) >= slot.limit
-            event = SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED
+            event = SlotEvent.FOSSILISED_AT_LIMIT if len(slot.fossils) >= slot.limit else SlotEvent.FOSSILISED
             slot.state = next_slot_state(slot.state, event)
         if (incubation := self.incubating.pop(seed.number, None)) is not None:
             incubation.commit()  # first, since a branch brings the state that the optimizers of the host had there
@@ -219,8 +218,7 @@ class Garden:
         before = seed.pass_on(SeedEvent.PRUNE)
         if seed.stage is Stage.PRUNED:
             return self._remove(slot, seed, before, BY_POLICY)
-        on_branch = seed.number in self.incubating  # which ends at once
-        seed.alpha.aim(0.0, 0 if on_branch else speed * self._batches)
+        seed.alpha.aim(0.0, 0 if seed.number in self.incubating else speed * self._batches)  # a branch ends at once
         return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed))
 
     def open_step(self) -> list[Transition]:
@@ -333,12 +331,13 @@ class Garden:
 
     def state_dict(self) -> State:
         """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
-        network = read_network(self.model)
         incubations = {str(number): incubation.state_dict() for number, incubation in self.incubating.items()}
         parts = {"optimizers": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(
             {"model": model_state(self.model), **parts, "incubations": State.of(incubations)},
-            network=json.loads(json.dumps(asdict(network))),  # lists and text, as a checkpoint gives it back
+            network=json.loads(
+                json.dumps(asdict(read_network(self.model)))
+            ),  # lists and text, as a checkpoint gives it back
             born=self.born,
             incubating=list(self.incubating),
             sets=[

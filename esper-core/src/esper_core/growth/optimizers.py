@@ -213,13 +213,6 @@ class OwnedParameters:
             self.gradients.load_state_dict(saved["gradients"])
         return replace(self, begun=saved["begun"])
 
-    def reset_state(self) -> None:
-        """Reset the optimizer's state to that of a new optimizer."""
-        if self.optimizer is not None and self.settings is not None:
-            self.optimizer.state.clear()
-            # Some, such as Adagrad, begin with a state, so it cannot just be emptied.
-            self.optimizer.state.update(self.settings.build(self.parameters).state)
-
 
 class OptimizerKeeper:
     """The optimizers of one model: one for the host, one for each seed and one for each fossil.
@@ -417,9 +410,12 @@ class OptimizerKeeper:
         return {number: numbers for number, numbers in taken.items() if numbers is not None}
 
     def forget_host_state(self) -> None:
-        """Reset the state of the optimizers of host and fossils."""
+        """Reset the state of the optimizers of host and fossils to that of new ones."""
         for owner in self.owned_by_host():
-            owner.reset_state()
+            if owner.optimizer is not None and owner.settings is not None:
+                owner.optimizer.state.clear()
+                # Some, such as Adagrad, begin with a state, so it cannot just be emptied.
+                owner.optimizer.state.update(owner.settings.build(owner.parameters).state)
 
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters without exactly one optimizer, and those that are not in the model."""

@@ -15,17 +15,17 @@ class Clock:
 
     def __init__(self) -> None:
         self._began = perf_counter()
-        self._before = 0.0
         self.seconds: dict[str, float] = {}
 
     @property
     def total(self) -> float:
         """Seconds since the clock was made, plus those of an interrupted run that it continues."""
-        return self._before + perf_counter() - self._began
+        return perf_counter() - self._began
 
     def continue_from(self, seconds: Mapping[str, float], total: float) -> None:
         """Add to the seconds that a run had spent before it was interrupted."""
-        self.seconds, self._before = dict(seconds), total
+        self.seconds = dict(seconds)
+        self._began -= total
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:

@@ -82,10 +82,10 @@ def run_study(
             pause(progress)
 
         with clock.region("conclude"):
-            finished = _conclude(progress, last=progress.step - 1)
+            progress.finished += _conclude(progress, progress.step - 1)
         with clock.region("learn"):
             _learn(study, recorder, round_)
-        progress.round_done(finished)
+        progress.round, progress.step = progress.round + 1, 0
         pause(progress)
 
     return progress.finished

@@ -134,12 +134,11 @@ class SeedGains:
 
         trials: dict[int, Tensor] = {}
         for number in self._garden.incubating:
-            if number in self.trials:
-                trials[number] = self.trials[number]
-            else:
+            if (trial := self.trials.get(number)) is None:
                 with self._averages.judged(number), self._stream:
-                    trials[number] = evaluate()
-            measure_gain(number, evidence, trials[number])
+                    trial = evaluate()
+            trials[number] = trial
+            measure_gain(number, evidence, trial)
         self.margins, self.trials = _margins(trials), {}
         if undisturbed is None:
             return

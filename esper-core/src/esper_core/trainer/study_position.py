@@ -65,11 +65,6 @@ class StudyPosition:
         while self.step < self.study.episode.steps and self.study.pool.running():
             yield self.step
 
-    def round_done(self, finished: Iterable[EpisodeFinished]) -> None:
-        """Count a round that is complete, and keep how its episodes ended."""
-        self.finished += finished
-        self.round, self.step = self.round + 1, 0
-
     def state_dict(self) -> State:
         """Return the state between two steps. Finished episodes are only counted in it: the events record them."""
         policies = {arm.name: _state_of_policy(arm) for arm in self.study.arms}

@@ -332,7 +332,7 @@ def ranks_beside_adalora(seeds: Sequence[int]) -> list[Figure]:
         grown = Language(seed, in_blocks=True)
         for start in range(0, STEPS, EVERY):
             grown.train(grown.batches[start : start + EVERY])
-        kept = {slot.name: slot.fossils for slot in Host(grown.model).slots.each()}
+        kept = {slot.name: slot.fossils for slot in Host(grown.model).slots}
         ranks = {name: sum(cast("Lora", seed.block).rank for seed in seeds) for name, seeds in kept.items()}
         fixed = AdaLora(seed, round(sum(ranks.values()) / PLACES))
         worse.append(grown.mean_loss([grown.test]) - fixed.mean_loss([fixed.test]))

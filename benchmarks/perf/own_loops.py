@@ -79,7 +79,7 @@ class OwnLoop:
     @property
     def living(self) -> int:
         """How many seeds live."""
-        return sum(len(slot.nursery) for slot in slots_of(self.model).each())
+        return sum(len(slot.nursery) for slot in slots_of(self.model))
 
     def step(self) -> None:
         """Train on each batch, and evaluate the validation data, which a Gardener does itself."""

@@ -64,7 +64,7 @@ def attends(site: Site) -> nn.Module:
 
 def grow(model: nn.Module, name: str, block: Any = Block, *, stage: Stage = Stage.FOSSILISED, **more: Any) -> None:
     """Put a seed that acts at full strength into a slot."""
-    number = sum(len(slot.seeds) for slot in slots_of(model).each())
+    number = sum(len(slot.seeds) for slot in slots_of(model))
     options = {"blueprint": "t/b", "spec": BlueprintSpec("vector"), "identity": False, **more}
     add_seed(model, name, block, seed=number, number=number, noise=0.1, **options).stage = stage
 
@@ -74,7 +74,7 @@ def grown() -> nn.Module:
     """A host with two fossils behind its stem and one behind a Sequential."""
     torch.manual_seed(1)
     model = graft(Host(), {"early": "stem", "late": "body", "empty": "head"}, example=EXAMPLE)
-    for slot in slots_of(model).each():
+    for slot in slots_of(model):
         slot.limit = 2
     for name in ("early", "early", "late"):
         grow(model, name)

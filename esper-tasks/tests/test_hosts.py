@@ -39,7 +39,7 @@ WIDE_SITES = {"early": (25, 40), "middle": (50, 20), "late": (100, 10), "feature
 def test_suggested_slots_can_be_grafted_and_have_the_declared_shape(name, build, shape, sites, esper_plugins):
     specs = {component.short: component.spec for component in esper_plugins(plugin).registry.components()}
     host = graft(build(shape), specs[name].slots, example=example(shape))
-    assert {slot.name: slot.site.example_shape for slot in slots_of(host).each()} == sites
+    assert {slot.name: slot.site.example_shape for slot in slots_of(host)} == sites
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_model_of_others_grows_resumes_and_is_exported(name, tmp_path):
         assert torch.equal(parameter, resumed)
 
     parts[2].close()
-    assert sum(len(slot.fossils) for slot in slots_of(model).each()) == len(kept)
+    assert sum(len(slot.fossils) for slot in slots_of(model)) == len(kept)
     example = host.example(host.batch(5))
     plain = export(model, path=tmp_path / "all", example=example).eval()
     with torch.no_grad():

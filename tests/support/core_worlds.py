@@ -402,7 +402,7 @@ def make_garden(
     settings = GrowthConfig.model_validate(
         {"gates": "off", "nursery": 1, "incubation": "shadow", "embargo": 0, **(growth or {})}
     )
-    slots = {slot.name: varieties for slot in slots_of(model).each()}
+    slots = {slot.name: varieties for slot in slots_of(model)}
     return Garden(model, keeper, slots, **{"seed": 0, "batches": 1, "settings": settings, **more})
 
 

@@ -42,7 +42,7 @@ class Loop:
 
     @property
     def seed(self) -> Any:
-        ((seed,),) = (slot.seeds for slot in slots_of(self.model).each())
+        ((seed,),) = (slot.seeds for slot in slots_of(self.model))
         return seed
 
     def tended(self, plan: Mapping[int, Action] | None = None, **more: Any) -> Self:

@@ -126,7 +126,7 @@ def separate(model: nn.Module, left_out: int | None, batches: Batches = BATCHES)
     rows = []
     for number, (inputs, targets) in enumerate(batches):
         twin = copy.deepcopy(model)
-        for slot in slots_of(twin).each():
+        for slot in slots_of(twin):
             for seed in slot.nursery:
                 seed.alpha.aim(0.0 if seed.number == left_out else seed.alpha.value, 0)
         with torch.no_grad(), RandomStream(derive_seed(0, "counterfactuals", number)):
@@ -214,7 +214,7 @@ def everything(model: nn.Module) -> list[Any]:
         [module.training for module in modules],
         [(id(buffer), buffer.tolist()) for buffer in model.buffers()],
         [(parameter.tolist(), parameter.grad) for parameter in model.parameters()],
-        [slot.strength for slot in slots_of(model).each()],
+        [slot.strength for slot in slots_of(model)],
         torch.get_rng_state().tolist(),
         torch.is_grad_enabled(),
     ]
@@ -387,7 +387,7 @@ def grown(name: str) -> tuple[nn.Module, Batches, list[str]]:
     targets = torch.arange(29) % 3
     torch.manual_seed(1)
     model = graft(build(), slots, example=inputs[:3])
-    names = [slot.name for slot in slots_of(model).each()]
+    names = [slot.name for slot in slots_of(model)]
     for number, slot in enumerate(names):
         seed = add_seed(model, slot, alpha=1.0 - 0.1 * number, seed=number, number=number)
         with torch.no_grad():
@@ -404,7 +404,7 @@ def grown(name: str) -> tuple[nn.Module, Batches, list[str]]:
 @pytest.mark.parametrize("name", HOSTS)
 def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name):
     model, batches, _ = grown(name)
-    numbers = [slot.living.number for slot in slots_of(model).each()]
+    numbers = [slot.living.number for slot in slots_of(model)]
     expected = {left_out: separate(model, left_out, batches) for left_out in (None, *numbers)}
     assert all((expected[left_out].mean() - expected[None].mean()).abs() > 1e-2 for left_out in numbers)
     assert all((first - second).abs().max() > 1e-2 for first, second in combinations(expected.values(), 2))

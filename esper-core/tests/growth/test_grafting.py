@@ -45,7 +45,7 @@ def test_a_model_that_draws_from_pythons_generator_gets_the_same_numbers_in_each
 
 def test_slot_has_the_site_of_its_module():
     model = graft(NoisyHost(), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
-    assert [(slot.name, slot.site, slot.strength) for slot in slots_of(model).each()] == [
+    assert [(slot.name, slot.site, slot.strength) for slot in slots_of(model)] == [
         ("early", Site("sequence", 4, (12,)), 0.0),
         ("late", Site("vector", 8, ()), 0.0),
     ]

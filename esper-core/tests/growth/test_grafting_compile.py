@@ -96,7 +96,7 @@ def test_like_blocks_share_compiled_code():
     model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
     again = copy.deepcopy(model)
     for network in (model, again):
-        for slot in slots_of(network).each():
+        for slot in slots_of(network):
             add_seed(network, slot.name)
         expected = network(INPUTS)
         before = backend.compiled

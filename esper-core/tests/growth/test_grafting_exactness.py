@@ -88,7 +88,7 @@ def test_gradients_are_right_where_the_host_writes_into_a_slots_output():
     torch.manual_seed(1)
     inputs, plain = draw(4, 3, 8, 8), skipping()
     model = graft(copy.deepcopy(plain), ["down", "deep", "up"], example=inputs)
-    seeds = {slot.name: add_seed(model, slot.name, alpha=0.4) for slot in slots_of(model).each()}
+    seeds = {slot.name: add_seed(model, slot.name, alpha=0.4) for slot in slots_of(model)}
     by_hand = {name: copy.deepcopy(seed.block) for name, seed in seeds.items()}
 
     def grown(name: str, hidden: Tensor) -> Tensor:
@@ -316,4 +316,4 @@ def test_tokens_and_sequences_are_distinguished_by_the_layer_that_computes_them(
     places = {name: SlotPlace(name, output=0 if name == "attention" else None) for name in of_tokens | of_sequence}
     model = graft(host, places, example=torch.randint(9, (4, length)))
     kinds = dict.fromkeys(of_tokens, "tokens") | dict.fromkeys(of_sequence, "sequence")
-    assert {slot.name: slot.site.kind for slot in slots_of(model).each()} == kinds
+    assert {slot.name: slot.site.kind for slot in slots_of(model)} == kinds

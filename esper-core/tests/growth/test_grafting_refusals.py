@@ -279,7 +279,7 @@ class Chain(nn.ModuleList):
     ],
 )
 def test_place_next_to_a_refused_one_is_accepted(build, slots, example):
-    (slot,) = slots_of(graft(build(), slots, example=example)).each()
+    (slot,) = slots_of(graft(build(), slots, example=example))
     assert slot.site is not None
 
 

@@ -86,13 +86,13 @@ def test_a_part_takes_what_grew_in_it_along(operation, kind):
     assert not torch.equal(again(INPUTS[kind]), model_of(kind)[0].eval()(INPUTS[kind]))
     assert same(again.state_dict(), part.state_dict())
     assert len(list(again.parameters())) == len(list(host_parameters(again))) + 2
-    assert [len(slot.fossils) for slot in slots_of(again).each()] == [1]
+    assert [len(slot.fossils) for slot in slots_of(again)] == [1]
 
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_part_is_frozen_moved_and_switched_with_its_seeds_and_ungrafted_without(kind):
     model = grown(kind)
-    part, (slot,) = model[0], slots_of(model).each()
+    part, (slot,) = model[0], slots_of(model)
     assert [*slots_of(part).by_module.items()] == [(slots_of(model).places()["slot"].removeprefix("0."), slot)]
     part.requires_grad_(False).double().eval()
     assert not any(parameter.requires_grad or parameter.dtype is not torch.float64 for parameter in slot.parameters())
@@ -107,7 +107,7 @@ def test_parts_that_grew_apart_are_told_apart_in_one_model():
     model = nn.ModuleDict({"first": grown("linear"), "second": grown("linear")})
     assert list(slots_of(model).places().items()) == [("slot", "first.0.0.0"), ("slot:second.0.0.0", "second.0.0.0")]
     assert [seed.number for seed in Host(model).network.seeds] == [0, 1]
-    assert [slot.name for slot in slots_of(model).each()] == ["slot", "slot"]
+    assert [slot.name for slot in slots_of(model)] == ["slot", "slot"]
     assert [(slot.name, slot.fossils[0].number) for slot in slots_of(model).claim().values()] == [
         ("slot", 0),
         ("slot:second.0.0.0", 1),

@@ -104,7 +104,7 @@ def recipe():
     small_recipe = change_recipe(small_recipe, growth=core_worlds.plain_growth())
     example = small_recipe.data["train"].inputs[:1]
     host = graft(small_recipe.build_host(), small_recipe.slots, example=example)
-    sites = {slot.name: slot.site for slot in slots_of(host).each()}
+    sites = {slot.name: slot.site for slot in slots_of(host)}
     descriptions = pytest.importorskip("esper_run.app.descriptions")
     operations = descriptions.count_operations(host, sites, small_recipe.network.varieties, example)
     return change_recipe(small_recipe, operations=operations)

@@ -86,7 +86,7 @@ def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(grown)
     reports = play(pool, 6)
     assert requested == [("capacity", 3), ("capacity", 4)]
     environment = pool.environments[0]
-    (seed,) = next(iter(Host(environment.model).slots.each())).fossils
+    (seed,) = next(iter(Host(environment.model).slots)).fossils
     assert (seed.stage, seed.alpha.value, seed.blend) == (Stage.FOSSILISED, 1.0, grown[0].blend)
     assert environment.keeper.misowned(environment.model) == [], "every parameter has one owner"
     first = reports[0][0]

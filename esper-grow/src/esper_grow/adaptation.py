@@ -90,7 +90,7 @@ def disable_adapters(model: nn.Module) -> Iterator[None]:
     Everything is disabled, not only adapters. Train or save the model outside of the block.
     """
     with ExitStack() as stack:
-        for slot in Host(model).slots.each():
+        for slot in Host(model).slots:
             for seed in slot.seeds:
                 stack.enter_context(slot.disabled(seed))
         yield
@@ -133,7 +133,7 @@ def use_adapters(model: nn.Module, *names: str) -> None:
 
 def _kept_by_name(model: nn.Module) -> dict[str, list[Seed]]:
     by_name: dict[str, list[Seed]] = {}
-    for slot in Host(model).slots.each():
+    for slot in Host(model).slots:
         for seed in slot.fossils:
             by_name.setdefault(seed.label, []).append(seed)
     return by_name

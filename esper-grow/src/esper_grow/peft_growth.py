@@ -105,5 +105,5 @@ def refuse_living(model: nn.Module) -> None:
 
 def living_seeds(model: nn.Module) -> list[str]:
     """Return the blueprints and slots of seeds that are not kept yet, as messages name them."""
-    slots = Host(model).slots.each() if Host(model).is_grafted else ()
+    slots = Host(model).slots if Host(model).is_grafted else ()
     return [f"{seed.blueprint} in {slot.name}" for slot in slots for seed in slot.nursery]

@@ -71,7 +71,7 @@ def test_graft_passes_arguments_and_keywords(how):
 
     example = how({"left": torch.randn(5, 4), "right": torch.randn(5, 3)})
     model = graft(Net(compute, left=nn.Linear(4, 6), right=nn.Linear(3, 6)), ["right"], example=example)
-    (slot,) = slots_of(model).each()
+    (slot,) = slots_of(model)
     assert slot.site.example_shape == (6,)
 
 

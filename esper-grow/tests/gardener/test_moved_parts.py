@@ -28,7 +28,7 @@ def test_a_gardener_goes_on_with_the_slots_of_a_part_that_was_moved_into_another
     loop = Loop(outer, adam(outer.parameters()), first.batches, first.validation, first.variety)
     reports = loop.tended(**planned("stem", keep=3), slots=None).epochs(5)
     assert [bool(report.kept) for report in reports] == [False, False, False, True, False]
-    (slot,) = slots_of(outer).each()
+    (slot,) = slots_of(outer)
     assert [seed.number for seed in slot.fossils] == [0, 1]
     held = {id(parameter) for group in loop.optimizer.param_groups for parameter in group["params"]}
     assert held == {id(parameter) for parameter in outer.parameters()}
@@ -57,7 +57,7 @@ def test_parts_that_grow_apart_are_saved_together_without_a_trace(tmp_path):
                 esper.save(wrapper["second"], tmp_path / "second")
         with pytest.raises(EsperError, match="E357"):
             esper.Gardener(wrapper, adam(wrapper.parameters()), loss=per_example, validation=loops[0].validation)
-        assert [seed.number for slot in slots_of(wrapper).each() for seed in slot.fossils] == [0, 0]
+        assert [seed.number for slot in slots_of(wrapper) for seed in slot.fossils] == [0, 0]
         return reports
 
     assert grow(save=True) == grow(save=False)

@@ -65,7 +65,7 @@ class World:
         return self.reports
 
     def stages(self) -> dict[str, list[Stage]]:
-        return {slot.name: [seed.stage for seed in slot.seeds] for slot in slots_of(self.model).each()}
+        return {slot.name: [seed.stage for seed in slot.seeds] for slot in slots_of(self.model)}
 
     def optimizer_state(self) -> list[Any]:
         state = self.gardener.optimizer.state_dict()["state"]
@@ -185,7 +185,7 @@ def test_a_batch_whose_loss_is_not_a_number_loses_the_set_and_that_is_told(caplo
 def test_a_set_trains_as_adapters_that_are_there_from_the_start():
     world, twin = World(growth={"gates": "off"}, steps=3), World(steps=3)
     twin.gardener._environment.seed_set.germinate(0)
-    seeds = [seed for slot in slots_of(twin.model).each() for seed in slot.seeds]
+    seeds = [seed for slot in slots_of(twin.model) for seed in slot.seeds]
     for seed in seeds:
         seed.alpha.aim(1.0, 0)
         seed.presence = Presence.ACTING
@@ -197,7 +197,7 @@ def test_a_set_trains_as_adapters_that_are_there_from_the_start():
         optimizer.step()
     world.gardener.tend()
     assert world.stages() == dict.fromkeys(PLACES, KEPT)
-    for kept, trained in zip(slots_of(world.model).each(), slots_of(twin.model).each(), strict=True):
+    for kept, trained in zip(slots_of(world.model), slots_of(twin.model), strict=True):
         assert same([*kept.parameters()], [*trained.parameters()])
 
 
@@ -210,7 +210,7 @@ def test_blocks_of_a_small_rank_have_first_weights_of_their_own_and_are_members_
     (report,) = world.epochs(1)
     assert report.together.members == 6
     assert world.stages() == dict.fromkeys(PLACES, KEPT * 2)
-    assert {str(slot.state) for slot in slots_of(world.model).each()} == {"free"}
+    assert {str(slot.state) for slot in slots_of(world.model)} == {"free"}
 
 
 def test_price_and_power_are_told_before_training(caplog):

@@ -51,7 +51,7 @@ def logits(model: nn.Module, words: Tensor = WORDS) -> Tensor:
 def random_seeds(model: nn.Module) -> nn.Module:
     """Let what grew be different from its birth."""
     with torch.no_grad():
-        for slot in Host(model).slots.each():
+        for slot in Host(model).slots:
             for parameter in slot.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return model
@@ -116,7 +116,7 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
     half = load_adapters(build().to(torch.bfloat16), tmp_path / "saved")
     theirs = peft.PeftModel.from_pretrained(build().to(torch.bfloat16), tmp_path / "saved").eval()
     torch.testing.assert_close(logits(half), logits(theirs), rtol=0.02, atol=0.02)
-    seeds = [parameter for slot in Host(half).slots.each() for parameter in slot.parameters()]
+    seeds = [parameter for slot in Host(half).slots for parameter in slot.parameters()]
     assert {parameter.dtype for parameter in seeds} == {torch.bfloat16 if kind == "IA3" else torch.float32}
     esper.save(half, tmp_path / "half")
     assert torch.equal(logits(esper.load(build().to(torch.bfloat16), tmp_path / "half")), logits(half))
@@ -228,7 +228,7 @@ def test_an_adapter_grows_in_a_loop_and_is_one_of_peft(kind, tmp_path):
     model = build()
     losses = grow(model, *places, **settings)
     assert losses[-1] < losses[0] - 0.02
-    assert [len(slot.fossils) for slot in Host(model).slots.each()] == [1] * len(places)
+    assert [len(slot.fossils) for slot in Host(model).slots] == [1] * len(places)
     base = Host.split_state(model.state_dict())[0]
     if "int8" not in kind:  # its tensors have no bits to compare
         assert same(base, build().state_dict())

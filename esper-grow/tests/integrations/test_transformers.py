@@ -355,7 +355,7 @@ def test_a_model_that_is_saved_under_other_names_is_loaded_and_resumed(world, tm
         return model
 
     trained = fit()
-    assert all(slot.fossils for slot in slots_of(trained).each())
+    assert all(slot.fossils for slot in slots_of(trained))
     assert same(from_pretrained(kind, tmp_path / "run" / "checkpoint-6").state_dict(), trained.state_dict())
     assert same(fit(tmp_path / "run" / "checkpoint-3").state_dict(), trained.state_dict())
 

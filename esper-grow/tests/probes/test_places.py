@@ -72,4 +72,4 @@ def ten_blocks() -> nn.Module:
 def test_automatic_places_are_found(build, inputs, kind, places):
     model = build()
     attach_slots(model, "auto", Example.of(inputs))
-    assert {slot.name: slot.site.kind for slot in slots_of(model).each() if slot.site} == dict.fromkeys(places, kind)
+    assert {slot.name: slot.site.kind for slot in slots_of(model) if slot.site} == dict.fromkeys(places, kind)

@@ -111,7 +111,7 @@ def observed(site: Site) -> tuple[nn.Module, SlotDescriptions]:
     example = torch.randn(3, *site.example_shape)
     graft(host, {"here": SlotPlace("stem", site.kind), "there": SlotPlace("norm")}, example=example)
     varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind), listening)]}
-    sites = {slot.name: slot.site for slot in slots_of(host).each()}
+    sites = {slot.name: slot.site for slot in slots_of(host)}
     return host, SlotDescriptions(host, sites, varieties, example)
 
 

@@ -72,7 +72,7 @@ class Counterfactuals:
 
         ``judge`` computes one row per example from outputs and targets. The result is empty if no seed acts.
         """
-        slots = slots_of(self.model).each()
+        slots = slots_of(self.model)
         acting = [(slot, seed) for slot in slots for seed in slot.nursery if slot.strength_of(seed) > 0.0]
         left_out = [None, *acting]
         grown = [(slot.name, [(seed.number, seed is slot.living) for seed in slot.seeds]) for slot in slots]
@@ -147,7 +147,7 @@ class Counterfactuals:
                 changed = any(now is not was or not _same_bits(now, value) for now, (was, value) in buffers)
         except Exception as error:
             raise _NoReplayError("traced, it " + describe_error(error)) from error
-        living = sorted(slot.name for slot in slots_of(self.model).each() if slot.nursery)
+        living = sorted(slot.name for slot in slots_of(self.model) if slot.nursery)
         reasons = {COMPILED: trace.compiled, STATE: changed, NOISE: drew, UNCALLED: sorted(trace.called) != living}
         if obstacles := [reason for reason, holds in reasons.items() if holds]:
             raise _NoReplayError(obstacles[0])
@@ -289,7 +289,7 @@ def _replaced_forwards(modules: Iterable[nn.Module], by: Callable[[nn.Module, Fo
 def _traceable(model: nn.Module) -> list[nn.Module]:
     """Return all modules but the model itself, scripted ones, and those of living seeds."""
     scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
-    seeds = [seed for slot in slots_of(model).each() for seed in slot.nursery]
+    seeds = [seed for slot in slots_of(model) for seed in slot.nursery]
     left_out = {id(model), *(id(part) for owner in (*scripted, *seeds) for part in owner.modules())}
     return [module for module in model.modules() if id(module) not in left_out]
 

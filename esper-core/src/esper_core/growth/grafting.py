@@ -277,7 +277,7 @@ def graft(
     Examples:
         >>> from torch import nn
         >>> model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"])
-        >>> [slot.name for slot in slots_of(model).each()]
+        >>> [slot.name for slot in slots_of(model)]
         ['0']
     """
     _refuse_unfit(model)
@@ -335,7 +335,7 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
           (0): Linear(in_features=4, out_features=4, bias=True)
         )
     """
-    grown = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.seeds]
+    grown = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model) for seed in slot.seeds]
     if grown and not discard:
         hint = "esper_grow.export(model) returns a copy that keeps what is fossilised, without Esper."
         raise GrowthError(Problem("E336", f"the model has grown: {', '.join(grown)}", hint=hint))

@@ -90,7 +90,7 @@ class Host:
 
         They act on branches, which end with their training, so that no output changes.
         """
-        for slot in self.slots.each() if self.is_grafted else ():
+        for slot in self.slots if self.is_grafted else ():
             for seed in slot.nursery:
                 del slot.seeds[list(slot.seeds).index(seed)]
             slot.embargo, slot.state = 0, state_of(slot, 0)
@@ -131,6 +131,6 @@ class Host:
 
         ``seed`` is the RNG seed of the network; ``probe`` computes its mean loss, for informed births.
         """
-        number = 1 + max((seed.number for place in self.slots.each() for seed in place.seeds), default=-1)
+        number = 1 + max((seed.number for place in self.slots for seed in place.seeds), default=-1)
         builder = SeedBuilder(self.model, seed, probe)
         return plant(self.model, self.slots.named(slot), variety, builder, number)

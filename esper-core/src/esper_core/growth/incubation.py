@@ -203,7 +203,7 @@ class Branch(Incubation):
         """What the host had in the model, while the branch or a part of it is there."""
         self._is_inside = False
         """Whether all of the branch is in the model, so that what is there now is what it has learned."""
-        seeds = [other for place in slots_of(model).each() for other in place.seeds]
+        seeds = [other for place in slots_of(model) for other in place.seeds]
         apart = [other for other in seeds if other.presence is Presence.BRANCHED]
         seed_modules = {id(part) for other in apart for part in other.modules()}
         of_seeds = {id(parameter) for other in apart for parameter in other.parameters()}

@@ -99,7 +99,7 @@ def _build_seeds(
     """Return each seed of the journal, newborn, with the prefix of its keys and its slot."""
     if is_grafted(model):
         slots = slots_of(model)
-        grown = any(len(slot.seeds) for slot in slots.each())
+        grown = any(len(slot.seeds) for slot in slots)
         if grown or slots.places() != {place.name: place.at for place in network.slots}:
             raise _does_not_fit(model, source, "It has other slots, or has grown. Load into a new host.")
     module_names = {name for name, _ in model.named_modules()}

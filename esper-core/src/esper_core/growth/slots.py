@@ -201,18 +201,17 @@ class Slots:
         """The slots by the names of the modules that they are behind, in the same order."""
         self._by_name = dict(zip(names, self.by_module.values(), strict=True))
 
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._by_name.values())
+
     def claim(self) -> dict[str, Slot]:
         """Give slots and seeds the names and numbers that tell them apart in this model; return the slots by name."""
-        seeds = [seed for slot in self.each() for seed in slot.seeds]
+        seeds = [seed for slot in self for seed in slot.seeds]
         for seed, number in zip(seeds, distinct_numbers([seed.number for seed in seeds]), strict=True):
             seed.number = number
         for name, slot in self._by_name.items():
             slot.name = name
         return dict(self._by_name)
-
-    def each(self) -> tuple[Slot, ...]:
-        """Return the slots."""
-        return tuple(self._by_name.values())
 
     def places(self) -> dict[str, str]:
         """Return the name of the module behind which each slot is, by the names of the slots."""
@@ -282,7 +281,7 @@ def observe(model: nn.Module, example: Any) -> None:
     view = slots_of(model)
     view.claim()
     places = {slot.name: SlotPlace(at, slot.kind, slot.limit, slot.output) for at, slot in view.by_module.items()}
-    for slot, observed in zip(view.each(), observe_places(model, places, batch), strict=True):
+    for slot, observed in zip(view, observe_places(model, places, batch), strict=True):
         slot.site, slot.dtypes, slot.part = observed.site, (observed.dtype, dtype_of(model)), observed.part
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from esper_core.growth.slots import Slot
     from esper_core.settings import GrowthConfig
 
+    Present: TypeAlias = Sequence[tuple[Slot, Seed]]
+
 EVENT_OF_OP: Final = {
     Op.ADVANCE: SeedEvent.ADVANCE,
     Op.PRUNE: SeedEvent.PRUNE,
@@ -55,7 +57,8 @@ class Rules:
 
     def mask(self) -> ActionMask:
         """Return what each slot accepts now."""
-        fitting = {name: self.fitting(slot) for name, slot in self.slots.items()}
+        present = self.present()
+        fitting = {name: self.fitting(slot, present) for name, slot in self.slots.items()}
         seeds = {name: self.ops_by_blueprint(slot) for name, slot in self.slots.items() if slot.nursery}
         ops = {
             name: frozenset({Op.GERMINATE} if fitting[name] else ()).union(*seeds.get(name, {}).values())
@@ -63,10 +66,18 @@ class Rules:
         }
         return ActionMask(ops, fitting, seeds)
 
-    def fitting(self, slot: Slot) -> tuple[str, ...]:
-        """Return the blueprints that could germinate in the slot now."""
+    def present(self) -> list[tuple[Slot, Seed]]:
+        """Return every seed, fossils too, with its slot."""
+        return [(slot, seed) for slot in self.slots.values() for seed in slot.seeds]
+
+    def fitting(self, slot: Slot, present: Present) -> tuple[str, ...]:
+        """Return the blueprints that could germinate in the slot now, beside the seeds that are present."""
         varieties = self.varieties[slot.name].values()
-        return tuple(variety.id for variety in varieties if self.reason_not_allowed(slot, variety) is None)
+        return tuple(
+            variety.id
+            for variety in varieties
+            if not (self.reason_closed(slot, variety, present) or self.reason_not_allowed(slot, variety, present))
+        )
 
     def find_variety(self, blueprint: str) -> Variety:
         """Return the blueprint of this full id that may grow in any slot; GrowthError if there is none."""
@@ -78,48 +89,45 @@ class Rules:
 
     def variety_for(self, slot: Slot, blueprint: str) -> Variety:
         """Return the blueprint that is to germinate in the slot; an error says why it cannot."""
-        variety = self.varieties[slot.name].get(blueprint)
-        if variety is not None and (why := self.reason_closed(slot, variety)):
+        variety, present = self.varieties[slot.name].get(blueprint), self.present()
+        if variety is not None and (why := self.reason_closed(slot, variety, present)):
             legal = frozenset[Op]().union(*self.ops_by_blueprint(slot).values())
             raise LifecycleError(kind="slot", state=slot.state, event="germinate", legal=legal, name=slot.name, why=why)
-        if variety is None or (why := self.reason_not_allowed(slot, variety)):
+        if variety is None or (why := self.reason_not_allowed(slot, variety, present)):
             message = f'"{blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
-            names = self.fitting(slot)
+            names = self.fitting(slot, present)
             hint = suggestion(blueprint, names) if names else "No blueprint that was given for this slot fits it."
             raise GrowthError(Problem("E303", message, hint=hint))
         return variety
 
-    def reason_not_allowed(self, slot: Slot, variety: Variety) -> str | None:
-        """Return why the blueprint cannot germinate in the slot now; None if it can."""
-        if (reason := self.reason_closed(slot, variety)) is not None:
-            return reason
+    def reason_not_allowed(self, slot: Slot, variety: Variety, present: Present) -> str | None:
+        """Return why the blueprint cannot germinate in the slot although that is open; None if it can."""
         if slot.site is None:
             return "the slot has seen no data yet. Give graft an example:  graft(…, example=batch)"
         if (reason := variety.spec.misfit(slot.site)) is not None:
             return reason
         if self.faults.is_withdrawn(variety.id):
             return "it failed too often and is withdrawn from this run"
-        seeds = [seed for other in self.slots.values() for seed in other.seeds]
         most, budget = self.settings.seeds, self.settings.parameters
-        if most is not None and len(seeds) >= most:
-            return f"the network holds {len(seeds)} of {most} seeds (growth.seeds)"
-        added = sum(seed.parameter_count for seed in seeds)
+        if most is not None and len(present) >= most:
+            return f"the network holds {len(present)} of {most} seeds (growth.seeds)"
+        added = sum(seed.parameter_count for _, seed in present)
         if budget is not None and added + (new := variety.most_parameters(slot.site)) > budget:
             return f"growth has added {added:,} of {budget:,} parameters (growth.parameters), and it takes {new:,}"
         return None
 
-    def reason_closed(self, slot: Slot, variety: Variety) -> str | None:
+    def reason_closed(self, slot: Slot, variety: Variety, present: Present) -> str | None:
         """Return why the slot accepts no seed of the blueprint now; None if it does.
 
         A nursery accepts several seeds while all of them incubate, each of another blueprint, by which actions name
         them. Several slots may have branches of one host, until a seed is blended in: its branch may become the host.
         Nothing germinates beside a set.
         """
-        if any(seed.in_set for other in self.slots.values() for seed in other.nursery):
+        living = [(other, seed) for other, seed in present if seed.stage is not Stage.FOSSILISED]
+        if any(seed.in_set for _, seed in living):
             return "a set of seeds grows in the network"
-        branching = self.settings.incubation == "branch"
-        for other in self.slots.values() if branching else ():
-            if other is not slot and not all(seed.incubating for seed in other.nursery):
+        for other, seed in living if self.settings.incubation == "branch" else ():
+            if other is not slot and not seed.incubating:
                 return f"a seed in slot {other.name} is blended in, and no branch can be opened beside it"
         if slot.state is SlotState.FREE:
             return None
@@ -182,7 +190,7 @@ class Rules:
     def ready(self, slot: Slot) -> Seed | None:
         """Return the seed that its gate lets advance without an action; never one of several that it would drop."""
         seeds = slot.nursery
-        branches = [seed for other in self.slots.values() for seed in other.seeds if seed.presence is Presence.BRANCHED]
+        branches = [seed for _, seed in self.present() if seed.presence is Presence.BRANCHED]
         alone = len(seeds) == 1 and seeds[0].stage is Stage.TRAINING and len(branches) < 2 and not seeds[0].in_set
         return seeds[0] if alone and self.gates.ready(seeds[0]) else None
 

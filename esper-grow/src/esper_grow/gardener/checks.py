@@ -217,7 +217,7 @@ def refuse_lost_slots(model: nn.Module, slots: Iterable[Any]) -> None:
 
 def warn_of_full_slots(model: nn.Module) -> None:
     """Log a warning if each slot keeps as many seeds as it may, so that nothing can germinate (E373)."""
-    slots = Host(model).slots.each()
+    slots = Host(model).slots
     if all(len(slot.fossils) >= slot.limit for slot in slots):
         full = ", ".join(f"{slot.name} keeps {slot.limit}" for slot in slots)
         hint = "Give slots room from the start, with  SlotPlace(…, stack=2)  or  adapters(…, stack=2)."

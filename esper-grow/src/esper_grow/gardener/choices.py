@@ -57,8 +57,8 @@ def blueprints_of(
         GrowthError: There is no such slot, or no blueprint fits any (E351), or a plan is of another model (E334).
         PluginError: A blueprint that was named is not what its spec says. With "auto" it is left out.
     """
-    sites = {slot.name: slot.site for slot in host.slots.each() if slot.site is not None}
-    by_slot: dict[str, dict[str, Variety]] = {slot.name: {} for slot in host.slots.each()}
+    sites = {slot.name: slot.site for slot in host.slots if slot.site is not None}
+    by_slot: dict[str, dict[str, Variety]] = {slot.name: {} for slot in host.slots}
     for matching, names in _by_slots(blueprints, host):
         named = [names] if isinstance(names, Blueprint) else names
         auto = list(named) == ["auto"]
@@ -85,7 +85,7 @@ def blueprints_of(
 
 def _by_slots(blueprints: Blueprints | Mapping[str, Blueprints], host: Host) -> Iterator[tuple[list[str], Blueprints]]:
     """Yield names of slots with what was given for them; GrowthError for a slot that there is not."""
-    names = [slot.name for slot in host.slots.each()]
+    names = [slot.name for slot in host.slots]
     if not isinstance(blueprints, Mapping):
         yield names, blueprints
         return

@@ -440,7 +440,7 @@ def _ungraft(model: nn.Module) -> None:
 
 def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:
     """Return what a policy can choose from, with descriptions of the slots."""
-    sites = {slot.name: slot.site for slot in Host(model).slots.each() if slot.site is not None}
+    sites = {slot.name: slot.site for slot in Host(model).slots if slot.site is not None}
     names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
     return ActionSpace(names, SlotDescriptions(model, sites, varieties, batch))
 

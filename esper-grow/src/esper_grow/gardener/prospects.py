@@ -118,9 +118,7 @@ class Prospects:
             log.warning("%s", Problem("E380", message, hint=hint))
 
     def _warn_of_frozen(self) -> None:
-        kept = [
-            parameter for slot in self._host.slots.each() for seed in slot.fossils for parameter in seed.parameters()
-        ]
+        kept = [parameter for slot in self._host.slots for seed in slot.fossils for parameter in seed.parameters()]
         trains = any(parameter.requires_grad for parameter in (*kept, *self._host.parameters().values()))
         if kept and not trains and not self._warned_of_frozen:
             self._warned_of_frozen = True
@@ -193,7 +191,7 @@ def _offers(host: Host, varieties: Mapping[str, Sequence[Variety]], price: float
 
     A relative price is a small share of the loss, whatever that is.
     """
-    sites = {slot.name: slot.site for slot in host.slots.each()}
+    sites = {slot.name: slot.site for slot in host.slots}
     cheapest: dict[str, int] = {}
     for slot, fitting in varieties.items():
         for variety in fitting:

@@ -316,7 +316,7 @@ def _refuse_crowded(slots: Sequence[Any], copies: int) -> None:
 
 def _refuse_above_limits(model: nn.Module, growth: GrowthConfig, size: int, parameters: int) -> None:
     """Raise GrowthError if a set, beside what has grown, is above the limits of ``growth``."""
-    grown = [seed for slot in Host(model).slots.each() for seed in slot.seeds]
+    grown = [seed for slot in Host(model).slots for seed in slot.seeds]
     added = sum(seed.parameter_count for seed in grown)
     for name, limit, present, new in (
         ("seeds", growth.seeds, len(grown), size),

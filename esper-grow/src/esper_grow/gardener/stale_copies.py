@@ -157,7 +157,7 @@ def _warn_of_averages(model: nn.Module, changed: str, objects: Iterable[Any]) ->
     """
     model_names = [name for name, _ in model.named_parameters()]
     host = Host(model).parameters().keys()
-    fossils = [seed for slot in Host(model).slots.each() for seed in slot.fossils]
+    fossils = [seed for slot in Host(model).slots for seed in slot.fossils]
     of_fossils = {id(parameter) for seed in fossils for parameter in seed.parameters()}
     kept = {name for name, parameter in model.named_parameters() if id(parameter) in of_fossils}
     for average in [candidate for candidate in objects if _is_average(candidate)]:

@@ -105,7 +105,7 @@ class HostAutocast:
     @staticmethod
     def is_on(model: nn.Module) -> bool:
         """Return whether a Gardener is at work on a grafted model, a part of it, or a model around it."""
-        return any(vars(slot).get(_TENDED) == id(slot) for slot in Host(model).slots.each())
+        return any(vars(slot).get(_TENDED) == id(slot) for slot in Host(model).slots)
 
     def __call__(self) -> AbstractContextManager[Any]:
         """Return a context in which the model computes as the host did."""

@@ -210,7 +210,7 @@ class Validation:
 def _trained(host: Host) -> Iterator[nn.Parameter]:
     """Yield what trains in the network's own pass: nothing of seeds on branches, and of adapters that are off."""
     yield from (parameter for parameter in host.parameters().values() if parameter.requires_grad)
-    for slot in host.slots.each() if host.is_grafted else ():
+    for slot in host.slots if host.is_grafted else ():
         for seed in slot.seeds:
             if seed.acts and seed.presence is Presence.ACTING:
                 yield from (parameter for parameter in seed.parameters() if parameter.requires_grad)

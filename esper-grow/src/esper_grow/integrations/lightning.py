@@ -297,5 +297,5 @@ def _renew_averages(trainer: pl.Trainer, module: pl.LightningModule) -> None:
 
 
 def _seeds(module: nn.Module) -> list[Seed]:
-    slots = Host(module).slots.each() if Host(module).is_grafted else ()
+    slots = Host(module).slots if Host(module).is_grafted else ()
     return [seed for slot in slots for seed in slot.seeds]

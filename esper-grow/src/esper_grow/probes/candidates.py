@@ -59,7 +59,7 @@ def find_candidates(model: nn.Module, blueprints: Any) -> list[ProbeCandidate]:
     host = Host(model)
     varieties = blueprints_of(blueprints, host, load_plugins())
     candidates = []
-    for slot in host.slots.each():
+    for slot in host.slots:
         for variety in varieties[slot.name]:
             assert slot.site is not None
             description = describe(variety, slot.site)

@@ -192,5 +192,5 @@ def _has_features_last(record: _Seen) -> bool:
 
 def slot_sites(model: nn.Module) -> Mapping[str, str]:
     """Return the kind and shape of the data at each slot of a model: ``sequence (8, 40)``."""
-    sites = {slot.name: slot.site for slot in Host(model).slots.each()}
+    sites = {slot.name: slot.site for slot in Host(model).slots}
     return {name: f"{site.kind} {site.example_shape}" for name, site in sites.items() if site is not None}

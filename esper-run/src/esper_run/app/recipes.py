@@ -100,7 +100,7 @@ def build_prototype(
     trained_by = (resolution.host, resolution.task, *schedules.values())  # what is called beside blueprints
     label = " or ".join(component.label for component in trained_by)
     recipe = replace(recipe, reports=replace(recipe.reports, host=resolution.host.label, label=label))
-    sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
+    sites = {slot.name: slot.site for slot in Host(host).slots if slot.site is not None}
     example = data["train"].inputs[:1].to(device)
     with attributed_to(label, "on its first examples", recipe.guard()):
         recipe = recipe.laid_out(host)
@@ -279,8 +279,8 @@ def _select_varieties(resolution: Resolution, host: Host) -> dict[str, tuple[Var
     misfits: list[Problem] = []
     faults: list[Problem] = []
     varieties: dict[str, tuple[Variety, ...]] = {}
-    sites = {(name_in_file(slot.name), slot.site) for slot in host.slots.each() if slot.site is not None}
-    for slot in host.slots.each():
+    sites = {(name_in_file(slot.name), slot.site) for slot in host.slots if slot.site is not None}
+    for slot in host.slots:
         assert slot.site is not None
         site, name = slot.site, name_in_file(slot.name)
         chosen = [(component, cast("BlueprintSpec", component.spec)) for component in resolution.blueprints[name]]

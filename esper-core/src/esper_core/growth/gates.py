@@ -159,7 +159,7 @@ def seen_correlation(means: Sequence[float]) -> float:
     ages = [math.log(age) for age in range(FIRST_LOOK, FIRST_LOOK + looks)]
     rise, start = linear_regression(ages, means)
     left = [mean - start - rise * age for age, mean in zip(ages, means, strict=True)]
-    seen = sum(before * now for before, now in pairwise(left)) / (sum(one * one for one in left) or 1.0)
+    seen = sum(before * now for before, now in pairwise(left)) / (sum(mean * mean for mean in left) or 1.0)
     return min((looks * seen + 2) / max(looks - 4, 1), MOST_SEEN)
 
 

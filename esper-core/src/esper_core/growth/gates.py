@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import pairwise
 from statistics import NormalDist, linear_regression
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import State
     from esper_core.settings import GrowthConfig
 
-MOST_SEEN: Final = 0.97
-"""Correlation from look to look that gains can show at most: an estimate beyond it would let nothing pass."""
+_BISECTIONS: Final = 60
+"""Halvings that a float can resolve."""
 
 
 def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
@@ -63,7 +62,7 @@ def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
         raise ValueError(msg)
     # In float64, because differences of nearly equal losses have few digits left.
     difference_N = host.detach().double() - trial.detach().double()
-    n = difference_N.new_full((), len(difference_N))
+    n = torch.full((), len(difference_N), dtype=torch.float64, device=difference_N.device)
     mean = difference_N.mean()
     centred_N = difference_N - mean
     variance = centred_N.square().sum() / (n - 1)
@@ -71,9 +70,8 @@ def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
     if before is not None:
         before_N = before.double() - before.double().mean()
         correlation = (centred_N @ before_N) / (centred_N.norm() * before_N.norm())
-    return torch.stack(
-        [n, mean, variance, centred_N.pow(3).mean(), difference_N.min(), difference_N.max(), correlation]
-    )
+    third = centred_N.pow(3).mean()
+    return torch.stack([n, mean, variance, third, difference_N.min(), difference_N.max(), correlation])
 
 
 def read_gain(numbers: Sequence[float]) -> Gain:
@@ -108,7 +106,8 @@ def lower_bound(gain: Gain, alpha: float) -> float:
 
 def upper_bound(gain: Gain, alpha: float) -> float:
     """Return what the true mean gain stays below with probability 1 − ``alpha``."""
-    return -lower_bound(Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst), alpha)
+    mirrored = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
+    return -lower_bound(mirrored, alpha)
 
 
 def compare_losses(host: Tensor, trial: Tensor, alpha: float) -> Evidence:
@@ -146,23 +145,6 @@ def lasting_mean(means: Sequence[float], correlations: Sequence[float]) -> tuple
     return mean, math.sqrt(residual / (len(means) - 1) / information)
 
 
-def seen_correlation(means: Sequence[float]) -> float:
-    """Return how much the means of successive looks correlate, as far as they show it.
-
-    A rise that slows down, as that of a seed that learns, is taken out. What is left correlates less than all was, by
-    about (2 + 4ρ) / looks, since two numbers of that rise are estimated; this is put back.
-
-    >>> seen_correlation([0.1, 0.2, 0.4, 0.3, 0.1, 0.0, 0.1, 0.2, 0.4])
-    0.97
-    """
-    looks = len(means)
-    ages = [math.log(age) for age in range(FIRST_LOOK, FIRST_LOOK + looks)]
-    rise, start = linear_regression(ages, means)
-    left = [mean - start - rise * age for age, mean in zip(ages, means, strict=True)]
-    seen = sum(before * now for before, now in pairwise(left)) / (sum(mean * mean for mean in left) or 1.0)
-    return min((looks * seen + 2) / max(looks - 4, 1), MOST_SEEN)
-
-
 def lasting_evidence(
     gain: Gain, means: Sequence[float], correlations: Sequence[float], alpha: float, look: int, *, rising: bool = False
 ) -> Evidence:
@@ -196,26 +178,34 @@ def lasting_evidence(
 def students_quantile(alpha: float, freedom: int) -> float:
     """Return what Student's t with so many degrees of freedom exceeds with probability ``alpha``, at most ½.
 
-    Found by bisection on the distribution function, which for whole degrees of freedom is a finite sum.
+    Exact for one and two degrees; otherwise found by bisection on the distribution function, which for whole degrees
+    of freedom is a finite sum.
 
     >>> round(students_quantile(0.025, 2), 3), round(students_quantile(0.025, 12), 3)
     (4.303, 2.179)
     """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):  # halvings that a float can resolve
+    low, high = 0.0, 1.0
+    while students_tail(high, freedom) > alpha:
+        low, high = high, 2 * high
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if students_tail(middle, freedom) > alpha else (low, middle)
-    return math.tan(high) * math.sqrt(freedom)
+    return high
 
 
-def students_tail(angle: float, freedom: int) -> float:
-    """Return the probability that Student's t exceeds √freedom · tan angle (Abramowitz and Stegun, 26.7.3, 26.7.4)."""
-    cosine2, sine = math.cos(angle) ** 2, math.sin(angle)
+def students_tail(value: float, freedom: int) -> float:
+    """Return the probability that Student's t exceeds a ``value`` ≥ 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    cosine2 = freedom / (freedom + value * value)
+    sine = value / math.sqrt(freedom + value * value)
     term, total = 1.0, 1.0 if freedom > 1 else 0.0
     for k in range(2 + freedom % 2, freedom - 1, 2):
         term *= cosine2 * (k - 1) / k
         total += term
-    inside = 2 / math.pi * (angle + sine * math.sqrt(cosine2) * total) if freedom % 2 else sine * total
+    if freedom % 2:
+        angle = math.atan(value / math.sqrt(freedom))
+        inside = 2 / math.pi * (angle + sine * math.sqrt(cosine2) * total)
+    else:
+        inside = sine * total
     return (1 - inside) / 2
 
 
@@ -225,8 +215,7 @@ class Gate:
 
     It decides at looks 3, 5, 8, 13 and so on, and what it decided holds until the next of them. Each decision spends
     the same share of ``alpha``, even if nothing was measured, because when a gate decides must not depend on the data.
-    A decision rests on the last half of the looks: a seed's first gains are neither full nor lasting. Gains correlate
-    by what their averages of weights have in common, or by what they show of it themselves if that is more.
+    A decision rests on the last half of the looks: a seed's first gains are neither full nor lasting.
 
     Attributes:
         looks: How often it may look: the steps of an episode.
@@ -256,12 +245,11 @@ class Gate:
         if gain is None:
             return Opinion(Finding.UNKNOWN, Lack.GAIN, price=price)
         if gain.n < MIN_EXAMPLES_FOR_EVIDENCE or not gain.finite:
-            return Opinion(Finding.UNKNOWN, Lack.EXAMPLES if gain.finite else Lack.FINITE, gain.n, price=price)
+            lack = Lack.EXAMPLES if gain.finite else Lack.FINITE
+            return Opinion(Finding.UNKNOWN, lack, gain.n, price=price)
         self.means.append(gain.mean)
         self.correlations.append(correlation)
-        decisions = {look for look in GATE_DECISIONS if look <= self.looks} | (
-            {self.looks} if self.decides_last else set()
-        )
+        decisions = decisions_in(self.looks, last=self.decides_last)
         if self.steps in decisions and len(self.means) >= FIRST_LOOK:
             self.decided = self._decide(gain, price, self.alpha / len(decisions))
         if self.decided is None:
@@ -269,14 +257,19 @@ class Gate:
         return self.decided
 
     def _decide(self, gain: Gain, price: float, alpha: float) -> Opinion:
-        recent = slice(-max(FIRST_LOOK, math.ceil(len(self.means) / 2)), None)
-        least = seen_correlation(self.means)
-        correlations = [max(least, assumed) for assumed in self.correlations[recent]]
+        recent = max(FIRST_LOOK, math.ceil(len(self.means) / 2))
+        seen = gain, self.means[-recent:], self.correlations[-recent:]
         # A set may still learn when the training ends.
         ways = (False, True) if self.decides_last and self.steps == self.looks else (False,)
-        seen = gain, self.means[recent], correlations, alpha / len(ways), self.steps
-        evidence = max((lasting_evidence(*seen, rising=way) for way in ways), key=lambda view: view.lower)
-        return Opinion(Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN, evidence=evidence, price=price)
+        views = [lasting_evidence(*seen, alpha / len(ways), self.steps, rising=way) for way in ways]
+        evidence = max(views, key=lambda view: view.lower)
+        finding = Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN
+        return Opinion(finding, evidence=evidence, price=price)
+
+
+def decisions_in(looks: int, *, last: bool) -> set[int]:
+    """Return the looks of so many at which a gate decides; ``last``: at the last one, too."""
+    return {look for look in GATE_DECISIONS if look <= looks} | ({looks} if last else set())
 
 
 _GATES_OF: Final = TypeAdapter(dict[tuple[int, Op], Gate])

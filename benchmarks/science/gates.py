@@ -171,7 +171,10 @@ def wandering() -> None:
         for tau in WANDERING_TAUS:
             passed = 0
             for number, course in enumerate(courses):
-                gate, still = Gate(STEPS, GATE_ALPHA), Cell(800, "normal", assumed, 0.0).gains(0.0, number)
+                gate, still = (
+                    Gate(STEPS, GATE_ALPHA, learns=False),
+                    Cell(800, "normal", assumed, 0.0).gains(0.0, number),
+                )
                 moved = zip(still, tau / math.sqrt(800) * course, strict=True)
                 passed += any(gate.look(shifted(gain, float(shift)), 0.0, assumed).opens for gain, shift in moved)
             share, upper = passed / WANDERING_EPISODES, upper_end(passed, WANDERING_EPISODES)
@@ -262,7 +265,7 @@ class Cell:
 
     def passes(self, excess: float, number: int, alpha: float, *, of_set: bool = False) -> bool:
         """Return whether the gate opens at one of its looks, at a price of 0."""
-        gate = Gate(STEPS, alpha, decides_last=of_set)
+        gate = Gate(STEPS, alpha, decides_last=of_set, learns=of_set)
         return any(gate.look(gain, 0.0, self.correlation).opens for gain in self.gains(excess, number))
 
     def covers(self, number: int) -> bool:

@@ -21,6 +21,7 @@ from esper_core.growth.gates import (
     lower_bound,
     paired,
     read_gain,
+    seen_correlation,
     students_quantile,
     students_tail,
     upper_bound,
@@ -163,6 +164,21 @@ def test_the_mean_over_looks_weighs_them_by_their_correlation(means, correlation
     mean, between = lasting_mean(means, [0.0] + [correlation] * (size - 1))
     assert mean == pytest.approx(expected, abs=1e-7)
     assert between == pytest.approx(error, abs=1e-6)
+
+
+def test_gains_that_wander_count_for_as_few_looks_as_they_show():
+    """The last half of the looks, on which the gate decides at look 13, has the same gains in either order.
+
+    Of a seed that has begun to learn, gains rise, which looks alike.
+    """
+    wander = [0.5 + 0.2 * math.sin(look / 2) for look in range(13)]
+    jump = wander[:7:2] + wander[1:7:2] + wander[7::2] + wander[8::2]
+    for means, learns, opens in ((wander, False, False), (jump, False, True), (wander, True, True)):
+        gate = Gate(looks=20, learns=learns)
+        for mean in means:
+            opinion = gate.look(dataclasses.replace(GOOD, mean=mean), 0.1, 0.2)
+        assert opinion.opens is opens
+    assert seen_correlation(jump) < seen_correlation(wander)
 
 
 @given(st.integers(1, 60), shares)

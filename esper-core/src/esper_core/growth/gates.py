@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from statistics import NormalDist, linear_regression
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import State
     from esper_core.settings import GrowthConfig
 
-_BISECTIONS: Final = 60
-"""Halvings that a float can resolve."""
+MOST_SEEN: Final = 0.97
+"""Correlation from look to look that gains can show at most: an estimate beyond it would let nothing pass."""
 
 
 def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
@@ -62,7 +63,7 @@ def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
         raise ValueError(msg)
     # In float64, because differences of nearly equal losses have few digits left.
     difference_N = host.detach().double() - trial.detach().double()
-    n = torch.full((), len(difference_N), dtype=torch.float64, device=difference_N.device)
+    n = difference_N.new_full((), len(difference_N))
     mean = difference_N.mean()
     centred_N = difference_N - mean
     variance = centred_N.square().sum() / (n - 1)
@@ -70,8 +71,9 @@ def paired(host: Tensor, trial: Tensor, before: Tensor | None = None) -> Tensor:
     if before is not None:
         before_N = before.double() - before.double().mean()
         correlation = (centred_N @ before_N) / (centred_N.norm() * before_N.norm())
-    third = centred_N.pow(3).mean()
-    return torch.stack([n, mean, variance, third, difference_N.min(), difference_N.max(), correlation])
+    return torch.stack(
+        [n, mean, variance, centred_N.pow(3).mean(), difference_N.min(), difference_N.max(), correlation]
+    )
 
 
 def read_gain(numbers: Sequence[float]) -> Gain:
@@ -106,8 +108,7 @@ def lower_bound(gain: Gain, alpha: float) -> float:
 
 def upper_bound(gain: Gain, alpha: float) -> float:
     """Return what the true mean gain stays below with probability 1 − ``alpha``."""
-    mirrored = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
-    return -lower_bound(mirrored, alpha)
+    return -lower_bound(Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst), alpha)
 
 
 def compare_losses(host: Tensor, trial: Tensor, alpha: float) -> Evidence:
@@ -145,6 +146,22 @@ def lasting_mean(means: Sequence[float], correlations: Sequence[float]) -> tuple
     return mean, math.sqrt(residual / (len(means) - 1) / information)
 
 
+def seen_correlation(means: Sequence[float]) -> float:
+    """Return how much the means of successive looks correlate, as far as they show it.
+
+    A straight rise is taken out. What is left correlates less than all was, by about (2 + 4ρ) / looks, since two
+    numbers of the rise are estimated; this is put back.
+
+    >>> seen_correlation([0.1, 0.2, 0.4, 0.3, 0.1, 0.0, 0.1, 0.2, 0.4])
+    0.97
+    """
+    looks = len(means)
+    rise, start = linear_regression(range(looks), means)
+    left = [mean - start - rise * look for look, mean in enumerate(means)]
+    seen = sum(before * now for before, now in pairwise(left)) / (sum(mean * mean for mean in left) or 1.0)
+    return min((looks * seen + 2) / max(looks - 4, 1), MOST_SEEN)
+
+
 def lasting_evidence(
     gain: Gain, means: Sequence[float], correlations: Sequence[float], alpha: float, look: int, *, rising: bool = False
 ) -> Evidence:
@@ -178,7 +195,7 @@ def lasting_evidence(
 def students_quantile(alpha: float, freedom: int) -> float:
     """Return what Student's t with so many degrees of freedom exceeds with probability ``alpha``, at most ½.
 
-    Exact for one and two degrees; otherwise found by bisection on the distribution function, which for whole degrees
+    Found by bisection on the distribution function, which for whole degrees
     of freedom is a finite sum.
 
     >>> round(students_quantile(0.025, 2), 3), round(students_quantile(0.025, 12), 3)
@@ -187,7 +204,7 @@ def students_quantile(alpha: float, freedom: int) -> float:
     low, high = 0.0, 1.0
     while students_tail(high, freedom) > alpha:
         low, high = high, 2 * high
-    for _ in range(_BISECTIONS):
+    for _ in range(60):  # halvings that a float can resolve
         middle = (low + high) / 2
         low, high = (middle, high) if students_tail(middle, freedom) > alpha else (low, middle)
     return high
@@ -226,6 +243,8 @@ class Gate:
         decided: What it decided last.
         decides_last: Whether it decides at its last look, too, as before a set, which grows from the first step on. The
             level that a rising gain has reached there counts as well, each with half of the error probability.
+        learns: Whether what it looks at has just begun to learn, so that gains rise. If not, gains correlate by what
+            their averages of weights have in common, or by what they show themselves if that is more.
     """
 
     looks: int = GATE_LOOKS
@@ -235,6 +254,7 @@ class Gate:
     correlations: list[float] = field(default_factory=list)
     decided: Opinion | None = None
     decides_last: bool = False
+    learns: bool = True
 
     def look(self, gain: Gain | None, price: float, correlation: float) -> Opinion:
         """Return the gate's opinion after this step; call it once a step.
@@ -245,31 +265,25 @@ class Gate:
         if gain is None:
             return Opinion(Finding.UNKNOWN, Lack.GAIN, price=price)
         if gain.n < MIN_EXAMPLES_FOR_EVIDENCE or not gain.finite:
-            lack = Lack.EXAMPLES if gain.finite else Lack.FINITE
-            return Opinion(Finding.UNKNOWN, lack, gain.n, price=price)
+            return Opinion(Finding.UNKNOWN, Lack.EXAMPLES if gain.finite else Lack.FINITE, gain.n, price=price)
         self.means.append(gain.mean)
         self.correlations.append(correlation)
-        decisions = decisions_in(self.looks, last=self.decides_last)
+        decisions = {look for look in GATE_DECISIONS if look <= self.looks} | (
+            {self.looks} if self.decides_last else set()
+        )
         if self.steps in decisions and len(self.means) >= FIRST_LOOK:
             self.decided = self._decide(gain, price, self.alpha / len(decisions))
-        if self.decided is None:
-            return Opinion(Finding.UNKNOWN, Lack.LOOKS, len(self.means), price=price)
-        return self.decided
+        return self.decided or Opinion(Finding.UNKNOWN, Lack.LOOKS, len(self.means), price=price)
 
     def _decide(self, gain: Gain, price: float, alpha: float) -> Opinion:
-        recent = max(FIRST_LOOK, math.ceil(len(self.means) / 2))
-        seen = gain, self.means[-recent:], self.correlations[-recent:]
+        recent = slice(-max(FIRST_LOOK, math.ceil(len(self.means) / 2)), None)
+        least = 0.0 if self.learns else seen_correlation(self.means)
+        correlations = [max(least, assumed) for assumed in self.correlations[recent]]
         # A set may still learn when the training ends.
         ways = (False, True) if self.decides_last and self.steps == self.looks else (False,)
-        views = [lasting_evidence(*seen, alpha / len(ways), self.steps, rising=way) for way in ways]
-        evidence = max(views, key=lambda view: view.lower)
-        finding = Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN
-        return Opinion(finding, evidence=evidence, price=price)
-
-
-def decisions_in(looks: int, *, last: bool) -> set[int]:
-    """Return the looks of so many at which a gate decides; ``last``: at the last one, too."""
-    return {look for look in GATE_DECISIONS if look <= looks} | ({looks} if last else set())
+        seen = gain, self.means[recent], correlations, alpha / len(ways), self.steps
+        evidence = max((lasting_evidence(*seen, rising=way) for way in ways), key=lambda view: view.lower)
+        return Opinion(Finding.SHOWN if evidence.lower > price else Finding.NOT_SHOWN, evidence=evidence, price=price)
 
 
 _GATES_OF: Final = TypeAdapter(dict[tuple[int, Op], Gate])
@@ -340,7 +354,7 @@ class Gates:
             return Gate(self._looks, BLENDING_ALPHA)
         self._candidates += 1
         alpha = GATE_ALPHA / (self._candidates * (self._candidates + 1))
-        return Gate(self._looks, alpha, decides_last=decides_last)
+        return Gate(self._looks, alpha, decides_last=decides_last, learns=decides_last)
 
     def opinion(self, seed: Seed | Incubation) -> Opinion | None:
         """Return the latest opinion of the gate before the seed; None if there is no gate or no opinion."""

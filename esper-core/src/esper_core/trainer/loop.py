@@ -61,14 +61,15 @@ def run_study(
         GovernorStop: An environment went wrong and cannot be rolled back.
         PluginError: A component failed.
     """
-    study = progress.study
-    pool, clock, bus = study.pool, study.clock, study.bus
+    study, clock = progress.study, progress.study.clock
 
     for round_ in progress.rounds():
         with clock.region("reset"):
             progress.begin()
         rewards, recorder = progress.rewards, progress.recorder
-        stepper = Stepper(pool, rewards.score, study.check_health, bus=bus, clock=clock, packages=study.packages)
+        stepper = Stepper(
+            study.pool, rewards.score, study.check_health, bus=study.bus, clock=clock, packages=study.packages
+        )
 
         for step in progress.steps():
             result = stepper.advance(step)
@@ -82,7 +83,7 @@ def run_study(
             pause(progress)
 
         with clock.region("conclude"):
-            progress.finished += _conclude(progress, progress.step - 1)
+            progress.finished += _conclude(progress)
         with clock.region("learn"):
             _learn(study, recorder, round_)
         progress.round, progress.step = progress.round + 1, 0
@@ -117,9 +118,9 @@ def decide(
     return actions_E
 
 
-def _conclude(progress: StudyPosition, last: int) -> list[EpisodeFinished]:
-    """End the episodes of a round after the step ``last``, and publish how they ended."""
-    study, rewards = progress.study, progress.rewards
+def _conclude(progress: StudyPosition) -> list[EpisodeFinished]:
+    """End the episodes of a round after its last step, and publish how they ended."""
+    study, rewards, last = progress.study, progress.rewards, progress.step - 1
     environments: Sequence[AnyEnvironment] = study.pool.environments
     study.warn_of_unfinished_plans()
     changes, endings = study.pool.conclude(last)

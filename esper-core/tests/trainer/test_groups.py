@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from esper_core.fused import GRAPHS, Program
@@ -99,12 +100,18 @@ def with_hook(*, on_gradient: bool = False) -> nn.Module:
     return host
 
 
-def counting() -> nn.Module:
-    def compute(net: Any, inputs: Tensor) -> Tensor:
-        net.passes += 1
-        return SmoothHost.forward(net, inputs)
+def changed(change: Callable[[Any, Tensor], Tensor], **parts: Any) -> nn.Module:
+    """Return a smooth host that changes its inputs, by more parts of it."""
+    host = Net(lambda net, inputs: SmoothHost.forward(net, change(net, inputs)), **parts)
+    for name, part in SmoothHost().named_children():
+        host.add_module(name, part)
+    host.register_buffer("mean", torch.ones(1))
+    return host
 
-    return Net(compute, **dict(SmoothHost().named_children()), passes=0)
+
+def counted(net: Any, inputs: Tensor) -> Tensor:
+    net.passes += 1
+    return inputs
 
 
 class Tally:
@@ -176,25 +183,28 @@ HELD: dict[str, Callable[[], Any]] = {
 }
 
 
-def on_images() -> nn.Module:
-    def compute(net: Any, inputs: Tensor) -> Tensor:
-        return net.head(net.stem(net.conv(inputs.unsqueeze(1)).flatten(1, 2)))
-
-    return Net(compute, **dict(SmoothHost().named_children()), conv=nn.Conv2d(1, 1, 1))
-
-
-def sorted_by_batch() -> nn.Module:
-    """Return a host whose class and shapes are usual, but which looks at its numbers."""
-
-    def compute(net: Any, inputs: Tensor) -> Tensor:
-        return SmoothHost.forward(net, inputs if inputs.sum() > 0 else -inputs)
-
-    return Net(compute, **dict(SmoothHost().named_children()))
-
-
 CHANGES = "a pass changes attributes of its modules, or what they refer to"
 UNSEEN = 'module "" uses an object of the type {}, whose state cannot be seen'
 OPAQUE = DRAWN | {"iterator": UNSEEN.format("count"), "generator": UNSEEN.format("generator")}
+
+
+def scaled_without_gradients(net: Any, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return inputs * net.stem[0].weight[0, 0, 0]
+
+
+HABITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    'no rule for torch\'s "conv2d"': lambda net, inputs: functional.conv2d(
+        inputs.unsqueeze(1), net.mean.view(1, 1, 1, 1)
+    ).flatten(1, 2),
+    "it joins all numbers of a batch": lambda net, inputs: inputs if inputs.sum() > 0 else -inputs,
+    '"as_tensor" takes what was computed as a constant': lambda net, inputs: inputs * torch.as_tensor(net.mean),
+    '"__getitem__" takes what was computed as a constant': scaled_without_gradients,
+    "an evaluation changes buffers, attributes of modules, or what they refer to": lambda net, inputs: (
+        inputs * net.mean.mul_(0.9)
+    ),
+}
+"""What networks do with their inputs, by why they are not one program."""
 
 
 @pytest.mark.parametrize(
@@ -202,11 +212,10 @@ OPAQUE = DRAWN | {"iterator": UNSEEN.format("count"), "generator": UNSEEN.format
     [
         (fused(with_hook), 'hook on module "head.1"'),
         (fused(partial(with_hook, on_gradient=True)), 'hook on the gradient of "weight"'),
-        (fused(counting), CHANGES),
+        (fused(partial(changed, counted, passes=0)), CHANGES),
         *((fused(partial(Derived, where)), OPAQUE.get(where, CHANGES)) for where in HELD),
         (fused(Drawing), UNSEEN.format("Random")),
-        (fused(on_images), 'no rule for torch\'s "conv2d"'),
-        (fused(sorted_by_batch), "it joins all numbers of a batch"),
+        *((fused(partial(changed, change)), why) for why, change in HABITS.items()),
         (fused(draws=Draws.ANYWHERE), "host or blueprints draw random numbers"),
         (fused(compute={"precision": "bfloat16"}), "compute.precision is bfloat16"),
         (fused(compute={"micro_batches": 2}), "compute.micro_batches is above 1"),

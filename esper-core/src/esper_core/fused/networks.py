@@ -70,11 +70,14 @@ def signature_of(model: nn.Module) -> Hashable:
         NotFusedError: The network has something that several networks cannot share, such as a hook.
     """
     numbers: dict[int, int] = {}
+    memory: dict[int, int] = {}
 
     def forms(module: nn.Module) -> Iterator[Hashable]:
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             # A tensor that is registered twice has the same number in both places.
             number = numbers.setdefault(id(tensor), len(numbers))
+            if memory.setdefault(tensor.untyped_storage().data_ptr(), number) != number and tensor.numel():
+                refuse(f'"{name}" lies in the memory of another tensor')
             if type(tensor) not in (Tensor, nn.Parameter):
                 refuse(f'"{name}" is not a tensor of torch\'s own class')
             if any(getattr(tensor, hooks) for hooks in GRADIENT_HOOKS):

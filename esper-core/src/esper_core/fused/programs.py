@@ -203,17 +203,14 @@ class Program:
             NotFusedError: The host calls what is not in the table, or returns no tensor of floats.
         """
         sources = [inputs_EN, *stacks.networks, *(stack for run in stacks.runs for stack in run.stacks)]
-        if (tape := self.tape(stacks, inputs_EN, training=training)) is not None:
-            return tape.replay(sources)
+        form = form_of(stacks, inputs_EN, training=training)
+        if form in self._tapes:
+            return self._tapes[form].replay(sources)
         with Tape() as tape:
             results = self._pass(stacks, inputs_EN, training=training)
         tape.finish(sources, results)
-        self._tapes[form_of(stacks, inputs_EN, training=training)] = tape
+        self._tapes[form] = tape
         return results
-
-    def tape(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool) -> Tape | None:
-        """Return what such a pass calls, if there was one before."""
-        return self._tapes.get(form_of(stacks, inputs_EN, training=training))
 
     def _pass(self, stacks: Stacks, inputs_EN: Tensor, *, training: bool) -> list[Tensor]:
         for seats in self._seats.values():
@@ -264,7 +261,6 @@ class Training:
         ]
         self.hosts = self.blocks[0]
         self._updates = [Updates(block, half_life) for block in self.blocks]
-        self._is_folded = False
         self._passes_left: float = EAGER if self.hosts.values.device.type in GRAPHS else math.inf
         self._captured: CapturedPass | None = None
         self.take(networks)
@@ -321,9 +317,6 @@ class Training:
         )
         of_guests = iter(guests)
         stacks = Stacks(hosts, [replace(run, stacks=next(of_guests)) if run.guest else run for run in self._runs])
-        if not self._is_folded and (tape := self._program.tape(stacks, inputs_EN, training=True)) is not None:
-            self._fold(tape)
-            return self._compute(losses, inputs_EN, targets_EN)
         outputs, *after = self._program.outputs(stacks, inputs_EN, training=True)
         losses_E = losses(outputs.flatten(0, 1), targets_EN.flatten(0, 1)).view(len(inputs_EN), -1).mean(1)
         if not losses_E.requires_grad:
@@ -336,16 +329,6 @@ class Training:
                 gradient.copy_(next(of_leaves))
             block.after = [next(left).detach() for _ in block.buffers]
         return losses_E.detach()
-
-    def _fold(self, tape: Tape) -> None:
-        """Give leaves the shapes in which further passes take them."""
-        self._is_folded, first = True, 1
-        for block in self.blocks:
-            pairs = zip(block.leaves, block.of_leaves, strict=True)
-            folded = [tape.fold(first + number, leaf.detach(), other) for number, (leaf, other) in enumerate(pairs)]
-            block.leaves = [leaf.requires_grad_() for leaf, _ in folded]
-            block.of_leaves = [gradient for _, gradient in folded]
-            first += len(block.leaves) + len(block.frozen) + len(block.buffers)
 
 
 def why_different(
@@ -379,25 +362,54 @@ def _difference(
     networks = [HostTensors.of(copy) if guest is None else acted_on(copy, guest) for copy in models]
     # First, since an engine knows whose code runs there.
     alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]
+    together = _train_as_one(program, networks, losses, batches_E)
+    for (name, stacks), rows in zip(together.items(), zip(*alone, strict=True), strict=True):
+        for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
+            if not _are_close(stack, torch.stack(list(of_rows))):
+                return f"another {name} than one after another"
+    for row in (0, 1):  # a program of one: its row lies elsewhere in memory, and torch may take other kernels
+        batches = [batch[row : row + 1].clone() for batch in batches_E]
+        single = _train_as_one(program, networks[row : row + 1], losses, batches)
+        for name, stacks in together.items():
+            if not all(torch.equal(stack[row], of_row[0]) for stack, of_row in zip(stacks, single[name], strict=True)):
+                return f"another {name} among others than alone, by rounding"
+    with torch.inference_mode():
+        before = [(_state_of(copy.eval()), [buffer.clone() for buffer in copy.buffers()]) for copy in models]
+        for _ in range(2):
+            (outputs_E,) = program.outputs(Stacks.of(networks), batches_E[0])
+        expected = torch.stack([copy(batch) for copy, batch in zip(models, batches_E[0], strict=True)])
+    for copy, (state, buffers) in zip(models, before, strict=True):
+        if _state_of(copy) != state or not all(map(torch.equal, copy.buffers(), buffers)):
+            refuse("an evaluation changes buffers, attributes of modules, or what they refer to")
+    # Kernels round the last numbers of a tensor otherwise, which shows in few of them.
+    many = torch.cat([outputs_E.detach() * scale for scale in torch.linspace(-2, 2, 64).tolist()])
+    targets_M = batches_E[1].repeat(64, *[1] * (batches_E[1].dim() - 1))
+    of_each = torch.cat([losses(*of_row) for of_row in zip(many, targets_M, strict=True)])
+    if not torch.equal(losses(many.flatten(0, 1), targets_M.flatten(0, 1)), of_each):
+        return "other losses among others than alone, by rounding"
+    return None if _are_close(outputs_E, expected) else "other outputs than one after another"
+
+
+def _train_as_one(
+    program: Program, networks: Sequence[HostTensors], losses: Losses, batches_E: Sequence[Tensor]
+) -> dict[str, list[Tensor]]:
+    """Return what training networks on a batch as one program gives: losses, gradients, parameters, and buffers."""
     training = Training(program, networks)
     for _ in range(2):  # the second pass repeats what the first one recorded
         losses_E = training.compute(batches_E[0], batches_E[1], losses)
     training.read([[trial_state(part) for part in network.with_guest()] for network in networks])
     training.step()
-    gradients, steps, buffers = [], [], []
+    results: dict[str, list[Tensor]] = {"loss": [losses_E], "gradient": [], "step": [], "buffer": []}
     for block in training.blocks:
-        gradients += block.layout.views(block.gradients)[: len(block.leaves)]
-        steps += block.layout.views(block.values)[: len(block.leaves)]
-        buffers += block.after
-    together = {"loss": [losses_E], "gradient": gradients, "step": steps, "buffer": buffers}
-    for (name, stacks), rows in zip(together.items(), zip(*alone, strict=True), strict=True):
-        for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
-            if not _are_close(stack, torch.stack(list(of_rows))):
-                return f"another {name} than one after another"
-    with torch.inference_mode():
-        (outputs_E,) = program.outputs(Stacks.of(networks), batches_E[0])
-        expected = torch.stack([copy.eval()(batch) for copy, batch in zip(models, batches_E[0], strict=True)])
-        return None if _are_close(outputs_E, expected) else "other outputs than one after another"
+        results["gradient"] += block.layout.views(block.gradients)[: len(block.leaves)]
+        results["step"] += block.layout.views(block.values)[: len(block.leaves)]
+        results["buffer"] += block.after
+    return results
+
+
+def _state_of(part: nn.Module) -> Hashable:
+    """Return what passes may not change in a network, since a program would not see it."""
+    return signature_of(part), surroundings_of(part)
 
 
 def fill_at_random(copy: nn.Module, seed: int) -> None:
@@ -437,13 +449,13 @@ def _train(
     model.train()
     kept = KeptBuffers(model)
     parts = [model] if network.guest is None else [model, network.guest.seed]
-    before = [(signature_of(part), surroundings_of(part)) for part in parts]
+    before = [_state_of(part) for part in parts]
     loss = losses(model(inputs), targets).mean()
     learning = [parameter for part in network.with_guest() for parameter in part.trained]
     # Code of the guest may run in the backward pass, too: an engine asks whose it was if the process dies there.
     with nullcontext() if network.guest is None else network.guest.slot.entered(network.guest.seed):
         gradients = torch.autograd.grad(loss, learning, allow_unused=True)
-    if [(signature_of(part), surroundings_of(part)) for part in parts] != before:
+    if [_state_of(part) for part in parts] != before:
         refuse("a pass changes attributes of its modules, or what they refer to")
     after = [buffer.clone() for part in parts for buffer in HostTensors.of(part).buffers]
     kept.put_back()

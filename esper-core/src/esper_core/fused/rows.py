@@ -18,13 +18,16 @@ from typing import Any, Final, NoReturn, cast
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.overrides import handle_torch_function, has_torch_function
 
 Rule = Callable[..., Tensor]
 """Gets a function of torch and its arguments, and returns the stacked result."""
 
 VECTOR: Final = 64
 """A multiple of the numbers that processors compute at once. Rows of so many numbers all begin with a full vector."""
+
+LINE: Final = 8
+"""Numbers that a processor takes at once. Of matrices that do not begin with so many products have other bits."""
 
 BLOCK: Final = 8
 """Channels in multiples of which grouped convolutions take the same kernel for any number of groups above one."""
@@ -78,7 +81,7 @@ def stack_of(value: Any) -> Tensor:
         refuse("a layer gets a tensor that is neither a parameter, a buffer, nor made from the inputs")
     stack = value.stacked
     if stack.dim() > BATCHED and not stack.is_contiguous() and (swapped := stack.transpose(0, 1)).is_contiguous():
-        value.stacked = as_one_call(Exchange, swapped)  # kept, since the caller may change it in place
+        value.stacked = as_one_call(Exchange, swapped, 0)  # kept, since the caller may change it in place
     return value.stacked
 
 
@@ -144,6 +147,10 @@ def product(left: Tensor, right: Tensor, added: Tensor | None) -> Tensor:
     elif 1 in (left.shape[1], right.shape[2]):
         # Of a single row torch would make the product of a matrix and a vector, by another kernel with other bits.
         outputs = (left.unsqueeze(2) * right.mT.unsqueeze(1)).sum(3)
+    elif len(left) > 1 and any(
+        size % LINE for size in (left[0].numel(), right[0].numel(), left.shape[1] * right.shape[2])
+    ):
+        outputs = as_one_call(Product, left, right)
     else:
         outputs = torch.bmm(left, right)
     # Not by ``baddbmm``, which rounds otherwise for a single row.
@@ -196,12 +203,44 @@ def grouped_conv1d(
     rows, examples, channels, length = hidden.shape
     even = functional.pad(hidden, (0, 0, 0, 0, 0, 1)) if examples % 2 else hidden
     if not (by_example := even.transpose(0, 1)).is_contiguous():
-        by_example = as_one_call(Exchange, even)
+        by_example = as_one_call(Exchange, even, 0)
     twice = [None if stack is None else torch.cat([stack, stack]).flatten(0, 1) for stack in (weights, biases)]
     outputs = func(by_example.view(-1, 2 * rows * channels, length), *twice, *sizes, 2 * rows * groups)
     outputs = outputs.view(len(by_example), rows, -1, outputs.shape[-1]).transpose(0, 1)
     # The gradient of a slice is a copy, even if it leaves out nothing.
     return outputs if even is hidden else outputs[:, :examples]
+
+
+class Product(torch.autograd.Function):
+    """The matrix product of each row, where some rows have no whole number of lines; so are its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        """Return the product."""
+        ctx.save_for_backward(left, right)
+        return product_in_lines(left, right)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of both factors."""
+        left, right = ctx.saved_tensors
+        return product_in_lines(gradients, right.mT), product_in_lines(left.mT, gradients)
+
+
+def product_in_lines(left: Tensor, right: Tensor) -> Tensor:
+    """Return the product of matrices, of which each row begins with a line."""
+    outputs = in_lines(left.new_empty(len(left), left.shape[1], right.shape[2]))
+    return torch.bmm(in_lines(left), in_lines(right), out=outputs).contiguous()
+
+
+def in_lines(stack: Tensor) -> Tensor:
+    """Return stacked matrices of which each begins with a line: a copy with room between them, if they do not."""
+    if stack.stride(0) % LINE == 0:
+        return stack
+    matrices = stack.mT if stack.mT.is_contiguous() else stack
+    numbers = matrices[0].numel()
+    spaced = functional.pad(matrices.flatten(1), (0, -numbers % LINE))[:, :numbers].view(matrices.shape)
+    return spaced if matrices is stack else spaced.mT
 
 
 class PairMaximum(torch.autograd.Function):
@@ -225,24 +264,25 @@ class PairMaximum(torch.autograd.Function):
 
 
 class Exchange(torch.autograd.Function):
-    """A copy with the first two dimensions exchanged; so is its gradient, whose sums depend on where it lies."""
+    """A copy with a dimension and the next exchanged; so is its gradient, whose sums depend on how it lies."""
 
     @staticmethod
-    def forward(_: Any, inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, first: int) -> Tensor:
         """Return the copy."""
-        return inputs.transpose(0, 1).contiguous()
+        ctx.first = first
+        return inputs.transpose(first, first + 1).contiguous()
 
     @staticmethod
-    def backward(_: Any, gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
         """Exchange the dimensions of the gradient."""
-        return gradients.transpose(0, 1).contiguous()
+        return gradients.transpose(ctx.first, ctx.first + 1).contiguous(), None
 
 
-def as_one_call(function: Any, inputs: Tensor) -> Tensor:
+def as_one_call(function: Any, *arguments: Any) -> Tensor:
     """Return what a function of autograd gives; to a mode of torch, which records calls, it is one call."""
-    if has_torch_function_unary(inputs):
-        return handle_torch_function(as_one_call, (inputs,), function, inputs)
-    return cast("Tensor", function.apply(inputs))
+    if has_torch_function(arguments):
+        return handle_torch_function(as_one_call, arguments, function, *arguments)
+    return cast("Tensor", function.apply(*arguments))
 
 
 def pairs(inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,9 +318,10 @@ def batch_norm(
         None if argument is None else stack_of(argument).flatten()
         for argument in (running_mean, running_var, weight, bias)
     ]
-    # Of other layouts torch takes sums in an order that depends on the number of channels.
-    by_example = hidden.transpose(0, 1)
-    return func(by_example.flatten(1, 2).contiguous(), *per_channel, **named).view(by_example.shape).transpose(0, 1)
+    # As one long example: of several torch takes sums in an order that depends on the number of channels.
+    by_channel = as_one_call(Exchange, hidden, 1)
+    outputs = func(by_channel.flatten(0, 1).flatten(1).unsqueeze(0), *per_channel, **named)
+    return as_one_call(Exchange, outputs.view(by_channel.shape), 1)
 
 
 def layer_norm(func: Rule, inputs: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:

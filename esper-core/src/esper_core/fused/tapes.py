@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from esper_core.fused.rows import RULES, Rows
+from esper_core.fused.rows import RULES, Rows, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-FOLDED: Final = frozenset({Tensor.transpose, Tensor.unsqueeze, Tensor.squeeze, Tensor.view, Tensor.flatten})
-"""Calls that show the numbers of a tensor in another shape, which the tensor may have from the start."""
 
 
 @dataclass(slots=True)
@@ -73,16 +70,19 @@ class Tape(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[Call] = []
-        self._sources: list[int] = []
         self._results: list[int] = []
         self._registers: list[Any] = []
-        self._folded: dict[int, list[Call]] = {}
+        self._has_gradients = torch.is_grad_enabled()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Make a call, and record it; what is called with rows is recorded as its rule computes it."""
         named = dict(kwargs or {})
+        if rows := [value for value in args if isinstance(value, Rows)]:
+            learned = self._has_gradients and any(value.stacked.requires_grad for value in rows)
+            if not types or (learned and not torch.is_grad_enabled()):
+                refuse(f'"{func.__name__}" takes what was computed as a constant')
         if any(issubclass(kind, Rows) for kind in types):
             if (rule := RULES.get(func)) is None:
                 return func(*args, **named)
@@ -102,7 +102,7 @@ class Tape(TorchFunctionMode):
         for call in self._calls:
             size = call.connect(registers, size)
         del kept
-        self._sources, self._results = list(range(len(sources))), [registers[id(tensor)] for tensor in results]
+        self._results = [registers[id(tensor)] for tensor in results]
         live, needed = set(self._results), []
         for call in reversed(self._calls):
             if call.is_live(live):
@@ -113,39 +113,9 @@ class Tape(TorchFunctionMode):
             call.release()
         self._calls, self._registers = needed[::-1], [None] * size
 
-    def fold(self, source: int, *tensors: Tensor) -> list[Tensor]:
-        """Return a source, and what lies in memory as it does, in the shape in which the only call takes it.
-
-        Further passes get it in this shape, and leave out the calls that would give it to them.
-        """
-        shaped = list(tensors)
-        if source not in self._folded:
-            self._folded[source] = self._shaping(source, tensors[0])
-        for call in self._folded[source]:
-            shaped = [call.func(tensor, *call.args[1:], **call.named) for tensor in shaped]
-        return shaped
-
-    def _shaping(self, source: int, tensor: Tensor) -> list[Call]:
-        """Take out the calls that only give a source another shape, and return them."""
-        shaping: list[Call] = []
-        while True:
-            register = self._sources[source]
-            using = [call for call in self._calls if any(number == register for *_, number in call.fills)]
-            if len(using) != 1 or using[0].func not in FOLDED or register in self._results:
-                return shaping
-            (call,) = using
-            view = call.func(tensor, *call.args[1:], **call.named)
-            if view.data_ptr() != tensor.data_ptr():
-                return shaping
-            self._calls.remove(call)
-            (self._sources[source],), tensor = call.made, view
-            shaping.append(call)
-
     def replay(self, sources: Sequence[Tensor]) -> list[Tensor]:
         """Make the calls again, from these tensors, and return the results."""
-        registers = self._registers.copy()
-        for place, tensor in zip(self._sources, sources, strict=True):
-            registers[place] = tensor
+        registers = [*sources, *self._registers[len(sources) :]]
         for call in self._calls:
             for container, place, number in call.fills:
                 container[place] = registers[number]

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
-TRIAL_EXAMPLES: Final = 64
-"""Training examples on which both ways are compared, once for each signature."""
-
 MOST_PARAMETERS: Final = 50_000
 """Of a network in a group. A larger one keeps a core busy by itself, and is copied for longer than fusion saves."""
 
@@ -220,7 +217,9 @@ class Groups:
         if signature not in self._faults:
             recipe, model = environment.recipe, environment.model
             train = recipe.data["train"]
-            inputs, targets = (sent(tensor[:TRIAL_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
+            # Two batches, from all over the data: in data that are sorted each has other classes.
+            places = torch.linspace(0, len(train) - 1, 2 * recipe.batch_size).long()
+            inputs, targets = (sent(tensor[places], recipe.device) for tensor in (train.inputs, train.targets))
             self._faults[signature] = why_different(model, Program(model), inputs, targets, recipe.task.losses, guest)
         if fault := self._faults[signature]:
             refuse(fault)

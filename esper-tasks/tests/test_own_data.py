@@ -91,9 +91,18 @@ def test_given_splits_are_kept(tmp_path):
     assert lengths(npz(path=saved(tmp_path, **without), validation=0.2)) == [24, 6, 20]
 
 
-def test_splits_of_several_shapes_are_refused(tmp_path, refusal):
-    arrays = {"train_inputs": SIGNALS, "train_targets": CLASSES, "test_inputs": SIGNALS[:, :1], "test_targets": CLASSES}
-    assert "the splits have examples of different shapes" in refusal(npz, path=saved(tmp_path, **arrays))
+@pytest.mark.parametrize(
+    ("change", "settings", "why"),
+    [
+        ({"test_inputs": SIGNALS[:, :1]}, {}, "inputs or targets of different shapes"),
+        ({"test_targets": SIGNALS[:, 0, :2]}, {"predict": "number"}, "inputs or targets of different shapes"),
+        ({"test_inputs": -np.ones((60, 7))}, {"kind": "tokens"}, "symbols must be integers from 0"),
+    ],
+)
+def test_splits_that_differ_are_refused(change, settings, why, tmp_path, refusal):
+    inputs = np.arange(420).reshape(60, 7) if settings.get("kind") == "tokens" else SIGNALS
+    arrays = {"train_inputs": inputs, "train_targets": CLASSES, "test_inputs": inputs, "test_targets": CLASSES}
+    assert why in refusal(npz, path=saved(tmp_path, **arrays | change), **settings)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,8 @@ def test_one_changed_bit_of_a_finished_run_is_told_wherever_it_shows(run, esper,
     assert "E430" in esper("runs", "show", run).err
     (run / "growth.json").write_bytes(before["growth.json"])
     (run / "config.yaml").write_bytes((run / "config.yaml").read_bytes() + b"\n")
-    assert "config.yaml changed since the run" in esper("runs", "show", run).err
+    for command in (["runs", "show", run], ["compare", run]):
+        assert "config.yaml changed since the run" in esper(*command).err
     (run / "summary.json").unlink()
     assert "it was there when the run ended, and is missing" in esper("runs", "show", run).err
 

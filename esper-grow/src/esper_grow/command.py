@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import redirect_stdout
 from importlib.metadata import entry_points
@@ -99,16 +100,18 @@ def probe(
         else:
             chosen: dict[str, Any] = {"slots": list(slots) or "auto", "blueprints": list(blueprints) or "auto"}
             result = try_out(model, loss, train, validation, **chosen, **common)
-    if (plan := options["plan"]) is not None:
-        result.save(plan)
-    if page is not None:
-        write_page(result.to_dict(), page, "plan-page" if options["adapters"] else "probe-page")
-    if options["form"] == "peft":
-        print_line(str(result), stream=sys.stderr)
-        arguments = result.to_peft()
-        print_json(arguments) if options["as_json"] else print_line(lora_config(arguments))
-    else:
-        print_json(result.to_dict()) if options["as_json"] else print_line(str(result))
+    try:
+        if options["form"] == "peft":
+            print_line(str(result), stream=sys.stderr)
+            arguments = result.to_peft()
+            print_json(arguments) if options["as_json"] else print_line(lora_config(arguments))
+        else:
+            print_json(result.to_dict()) if options["as_json"] else print_line(str(result))
+    finally:  # what took so long to find is not lost if one of these fails
+        if (plan := options["plan"]) is not None:
+            result.save(plan)
+        if page is not None:
+            write_page(result.to_dict(), page, "plan-page" if options["adapters"] else "probe-page")
 
 
 def refuse_unused(options: dict[str, Any], slots: tuple[str, ...], blueprints: tuple[str, ...]) -> None:
@@ -227,6 +230,13 @@ def refuse_files(page: Path | None, plan: Path | None) -> None:
         if file is not None and not file.parent.is_dir():
             message = f"cannot write {file}: there is no folder {file.parent}"
             raise ConfigError(Problem("E356", message, hint="Give a file in a folder that exists."))
+        if (
+            file is not None
+            and (file.exists() or file.is_symlink())
+            and not (file.is_file() and os.access(file, os.W_OK))
+        ):
+            message = f"cannot write {file}: it is no file, or may not be written"
+            raise ConfigError(Problem("E356", message, hint="Give a file that can be written to."))
 
 
 def write_page(result: dict[str, Any], page: Path, kind: str) -> None:

@@ -21,9 +21,19 @@ class PathOrURL(click.Path):
         return value if is_url(value) else super().convert(value, param, ctx)
 
 
+class LocalPath(click.Path):
+    """A path on this machine."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a Path; a URL, which would become a folder of this name, is refused."""
+        if is_url(value):
+            self.fail(f"runs are written to a folder, and uploaded with  --set store={value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _runs_dir_option(**settings: Any) -> Callable[[Any], Any]:
     return click.option("--runs-dir", default=Path("runs"), show_default=True, **settings)
 
 
 runs_dir_option = _runs_dir_option(type=PathOrURL(path_type=Path), help="The folder of run directories, or a store.")
-local_runs_option = _runs_dir_option(type=click.Path(path_type=Path), help="The folder of run directories.")
+local_runs_option = _runs_dir_option(type=LocalPath(path_type=Path), help="The folder of run directories.")

@@ -134,9 +134,7 @@ def _normalise(inputs: dict[SplitName, torch.Tensor], kind: SiteKind) -> None:
 
 
 def _numbers(targets: Mapping[SplitName, NDArray[Any]], *, normalise: bool) -> dict[SplitName, torch.Tensor]:
-    tensors = {
-        name: torch.from_numpy(values.astype(np.float64).reshape(len(values), -1)) for name, values in targets.items()
-    }
+    tensors = {name: torch.from_numpy(values.astype(np.float64)) for name, values in targets.items()}
     if normalise:
         _normalise(tensors, "vector")
     return {name: tensor.float() for name, tensor in tensors.items()}
@@ -189,7 +187,8 @@ def npz(**settings: Any) -> Classification | Regression:
     """
     checked = NpzSettings.model_validate(settings)
     parts = _parts(_Arrays(found(checked.path, "path")), checked)
-    return own_task(parts, _kind(parts["train"], checked), checked)
+    kind, *_ = [_kind(parts[name], checked) for name in SPLITS]
+    return own_task(parts, kind, checked)
 
 
 class _Arrays:
@@ -251,9 +250,9 @@ def _parts(arrays: _Arrays, settings: NpzSettings) -> dict[SplitName, Examples]:
         parts = {"train": train, "validation": _examples(arrays, "validation_", settings), "test": test}
     else:
         parts = {**parted_by_lot(train, settings, test=False), "test": test}
-    shapes = {name: parts[name].inputs.shape[1:] for name in SPLITS}
+    shapes = {name: (parts[name].inputs.shape[1:], parts[name].targets.shape[1:]) for name in SPLITS}
     if len(set(shapes.values())) > 1:
-        refuse("path", "the splits have examples of different shapes", f"Received: {shapes}")
+        refuse("path", "the splits have inputs or targets of different shapes", f"Received: {shapes}")
     return {name: parts[name] for name in SPLITS}
 
 
@@ -268,7 +267,7 @@ def _examples(arrays: _Arrays, prefix: str, settings: NpzSettings) -> Examples:
         demand_numbers(targets, "targets", named["targets"])
         if targets.ndim > 2:
             refuse("targets", "numeric targets have the shape (N,) or (N, numbers)", lengths)
-        return Examples(inputs, targets)
+        return Examples(inputs, targets if targets.ndim > 1 else targets[:, None])
     if targets.ndim != 1:
         refuse("targets", "class targets have the shape (N,)", lengths)
     return Examples(inputs, _as_classes(targets, named["targets"]))

@@ -149,7 +149,7 @@ def compare(runs: tuple[str, ...], runs_dir: Path | str, arms: tuple[str, ...], 
 
 def _run_folder(run: Path | str, runs_dir: Path | str) -> Path:
     """Return ``run`` if it exists, else the run in ``runs_dir`` with this id or these words; of stored runs a copy."""
-    if isinstance(run, Path) and run.exists():
+    if isinstance(run, Path) and run.is_dir():
         return run
     from esper_run import load_run
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
-from esper_run.runs.records import words_of
+from esper_run.runs.records import changed_events, words_of
 from esper_run.runs.statistics import Sample, as_record, compare_paired, judge_together, shared_seeds
 from esper_watch.formats import cut
 from esper_watch.history import CAPACITY, TWIN, is_control, metric_of
@@ -110,7 +110,8 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
         raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], names)))
     arms = [compared for compared in arms_of_runs if not only or compared.arm in only]
     pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
-    warnings = [*_differing_runs(unique, configs), *_partly_paired_arms(unique, pairs)]
+    changed = [f"{run.id}: {why}" for run in unique if (why := changed_events(run)) is not None]
+    warnings = [*changed, *_differing_runs(unique, configs), *_partly_paired_arms(unique, pairs)]
     comparisons = _compare(unique, arms_of_runs, pairs, metric)
     return ComparedRuns(unique, metric, arms, comparisons, warnings)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from esper_core import __version__
-from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
+from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, RunFolderError, nearest, printable
 from esper_core.plugins import Extension
 from esper_run.cli.exits import end_process
 from esper_run.cli.output import keep_stdout, print_line, print_problems
@@ -236,6 +236,10 @@ def run_command(command: click.Group, arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
             print_problems([_lost_files(error)])
             return PluginError.exit_code
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            print_line(f"The output cannot be written: {error.strerror}", stream=sys.stderr)
+            _redirect_to_devnull()
+            return RunFolderError.exit_code
         _report_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0

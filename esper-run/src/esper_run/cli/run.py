@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,7 +102,7 @@ def run(
     esper run plugins.yaml --set environments=2 --set episode.steps=10
     esper run runs/20261121-101512-quiet-otter
     """
-    named = () if name is None else (f"name={name}",)
+    named = () if name is None else (f"name={json.dumps(name)}",)
     composition = build(*load(config_file(file), execution.overriding((*overrides, *named))))
 
     from esper_run.app.run import run as run_composition
@@ -135,7 +137,9 @@ def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
         overrides.append(f"store={store.url}")
     record = load_run(run, runs_dir=runs_dir)
     if record.status == "done":
-        print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
+        print_line(
+            f"{record.path} is done. Show its results:  esper runs show {quote(str(record.path))}", stream=sys.stderr
+        )
         return
     if record.is_of_loop:
         message = f"{record.path} is of a Gardener in a loop of its own, which esper does not have"

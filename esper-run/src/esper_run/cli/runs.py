@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from esper_core.leyline.errors import printable
+from esper_core.leyline.errors import RunFolderError, printable
 from esper_core.leyline.lifecycle import Stage
 from esper_core.telemetry import read_events
 from esper_run.cli.main import OpenGroup
@@ -87,7 +87,10 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
     if (changed := changed_events(record)) is not None:
         print_warnings([changed])
     if list_seeds:
-        seeds, unit = _read_seeds(record)
+        try:
+            seeds, unit = _read_seeds(record)
+        except OSError as error:
+            raise RunFolderError.unreadable(record.events, error) from None
         _show_seeds(seeds, unit, (record.summary or {}).get("warnings") or (), as_json=as_json)
         return
     # How often each blueprint grew in an episode, on average, the most frequent first.

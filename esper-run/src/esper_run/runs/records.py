@@ -241,10 +241,14 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """Read the run in the folder ``path``. Raises RunFolderError: E420 if there is none, E430 if it cannot be read."""
-    if not (path / "manifest.json").exists():
+    try:
+        (path / "manifest.json").lstat()
+    except (FileNotFoundError, NotADirectoryError):
         message = f"{path} is not a run directory: it has no manifest.json"
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
-        raise RunFolderError(Problem("E420", message, hint=hint))
+        raise RunFolderError(Problem("E420", message, hint=hint)) from None
+    except OSError as error:
+        raise RunFolderError.unreadable(path, error) from None
     manifest, checked = _read(_RunManifest, path / "manifest.json")
     if checked.format != RUN_FORMAT:
         message = f"{path} is a run directory of format {checked.format}; this Esper reads format {RUN_FORMAT}"
@@ -436,7 +440,9 @@ def _id_of(name: str, ids: Sequence[str], root: str) -> str:
         hint = f"Give the whole id: {', '.join(named[-3:])}"
         raise RunFolderError(Problem("E420", f"{len(named)} runs in {root} are called {name}", hint=hint))
     close = nearest(Path(name).name, ids)
-    hint = f"Did you mean {root}/{close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
+    hint = (
+        f"Did you mean {root}/{close}?" if close else f"List the runs:  esper runs list --runs-dir {shlex.quote(root)}"
+    )
     raise RunFolderError(Problem("E420", f"there is no run {name}", hint=hint))
 
 

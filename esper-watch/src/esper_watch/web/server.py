@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import json
+import os
 import socket
 import threading
 from contextlib import suppress
@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
     def remote_access(self) -> str:
         """How the page can be reached from another machine, in words."""
         if self.host in LOOPBACK:
-            destination = f"{getpass.getuser()}@{socket.gethostname()}"
+            destination = f"{os.environ.get('USER', 'USER')}@{socket.gethostname()}"
             tunnel = f"ssh -L {self.server_port}:{HOST}:{self.server_port} {destination}"
             return f"From another machine, with the same URL there:\n{tunnel}"
         return (

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 class PathOrURL(click.Path):
     """A path, or the URL of a stored run or of a folder of them, which stays text."""
 
+    is_local = False
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a Path, or the URL."""
+        if is_url(value) and self.is_local:
+            self.fail(f"runs are written to a folder, and uploaded with  --set store={value}", param, ctx)
         return value if is_url(value) else super().convert(value, param, ctx)
 
 
-class LocalPath(click.Path):
-    """A path on this machine."""
+class LocalPath(PathOrURL):
+    """A path alone."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a Path; a URL, which would become a folder of this name, is refused."""
-        if is_url(value):
-            self.fail(f"runs are written to a folder, and uploaded with  --set store={value}", param, ctx)
-        return super().convert(value, param, ctx)
+    is_local = True
 
 
 def _runs_dir_option(**settings: Any) -> Callable[[Any], Any]:

@@ -363,15 +363,17 @@ def _difference(
     # First, since an engine knows whose code runs there.
     alone = [_train(models[row], networks[row], losses, *(batch[row] for batch in batches_E)) for row in (0, 1)]
     together = _train_as_one(program, networks, losses, batches_E)
-    for (name, stacks), rows in zip(together.items(), zip(*alone, strict=True), strict=True):
-        for stack, of_rows in zip(stacks, zip(*rows, strict=True), strict=True):
-            if not _are_close(stack, torch.stack(list(of_rows))):
+    # A program of one: its row lies elsewhere in memory, and torch may take other kernels.
+    singles = [
+        _train_as_one(program, networks[row : row + 1], losses, [batch[row : row + 1].clone() for batch in batches_E])
+        for row in (0, 1)
+    ]
+    names = "loss", "gradient", "step", "buffer"
+    for name, stacks, *of_rows in zip(names, together, *alone, *singles, strict=True):
+        for stack, first, second, *of_singles in zip(stacks, *of_rows, strict=True):
+            if not _are_close(stack, torch.stack([first, second])):
                 return f"another {name} than one after another"
-    for row in (0, 1):  # a program of one: its row lies elsewhere in memory, and torch may take other kernels
-        batches = [batch[row : row + 1].clone() for batch in batches_E]
-        single = _train_as_one(program, networks[row : row + 1], losses, batches)
-        for name, stacks in together.items():
-            if not all(torch.equal(stack[row], of_row[0]) for stack, of_row in zip(stacks, single[name], strict=True)):
+            if not torch.equal(stack, torch.cat(of_singles)):
                 return f"another {name} among others than alone, by rounding"
     with torch.inference_mode():
         before = [(_state_of(copy.eval()), [buffer.clone() for buffer in copy.buffers()]) for copy in models]
@@ -392,19 +394,19 @@ def _difference(
 
 def _train_as_one(
     program: Program, networks: Sequence[HostTensors], losses: Losses, batches_E: Sequence[Tensor]
-) -> dict[str, list[Tensor]]:
+) -> tuple[list[Tensor], ...]:
     """Return what training networks on a batch as one program gives: losses, gradients, parameters, and buffers."""
     training = Training(program, networks)
     for _ in range(2):  # the second pass repeats what the first one recorded
         losses_E = training.compute(batches_E[0], batches_E[1], losses)
     training.read([[trial_state(part) for part in network.with_guest()] for network in networks])
     training.step()
-    results: dict[str, list[Tensor]] = {"loss": [losses_E], "gradient": [], "step": [], "buffer": []}
+    gradients, steps, buffers = [], [], []
     for block in training.blocks:
-        results["gradient"] += block.layout.views(block.gradients)[: len(block.leaves)]
-        results["step"] += block.layout.views(block.values)[: len(block.leaves)]
-        results["buffer"] += block.after
-    return results
+        gradients += block.layout.views(block.gradients)[: len(block.leaves)]
+        steps += block.layout.views(block.values)[: len(block.leaves)]
+        buffers += block.after
+    return [losses_E], gradients, steps, buffers
 
 
 def _state_of(part: nn.Module) -> Hashable:

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import State
     from esper_core.settings import GrowthConfig
 
+LEAST_SEEN: Final = 8
+"""Looks that gains need to show how they correlate."""
+
 MOST_SEEN: Final = 0.97
 """Correlation from look to look that gains can show at most: an estimate beyond it would let nothing pass."""
 
@@ -147,7 +150,7 @@ def lasting_mean(means: Sequence[float], correlations: Sequence[float]) -> tuple
 
 
 def seen_correlation(means: Sequence[float]) -> float:
-    """Return how much the means of successive looks correlate, as far as they show it.
+    """Return how much the means of successive looks correlate, as far as they show it; 0 if they are too few.
 
     A straight rise is taken out. What is left correlates less than all was, by about (2 + 4ρ) / looks, since two
     numbers of the rise are estimated; this is put back.
@@ -155,11 +158,12 @@ def seen_correlation(means: Sequence[float]) -> float:
     >>> seen_correlation([0.1, 0.2, 0.4, 0.3, 0.1, 0.0, 0.1, 0.2, 0.4])
     0.97
     """
-    looks = len(means)
+    if (looks := len(means)) < LEAST_SEEN:
+        return 0.0
     rise, start = linear_regression(range(looks), means)
     left = [mean - start - rise * look for look, mean in enumerate(means)]
     seen = sum(before * now for before, now in pairwise(left)) / (sum(mean * mean for mean in left) or 1.0)
-    return min((looks * seen + 2) / max(looks - 4, 1), MOST_SEEN)
+    return min((looks * seen + 2) / (looks - 4), MOST_SEEN)
 
 
 def lasting_evidence(

@@ -15,6 +15,7 @@ from esper_core import graft
 from esper_core.growth import Example, slots_of
 from esper_core.leyline import Action, Op
 from esper_grow.gardener.losses import each_example
+from esper_grow.gardener.validation import counted_example
 from tests.support.core_worlds import LOCAL_CONV, Net, NoisyHost
 from tests.support.loops import life, make_loop
 
@@ -126,6 +127,19 @@ def test_the_losses_behind_a_mean_are_found(loss, expected):
 def test_any_other_loss_is_returned_as_it_is(loss):
     losses = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
     assert torch.equal(losses, loss())
+
+
+@pytest.mark.parametrize(
+    ("arranged", "count"),
+    [(torch.clone, 6), (lambda part: part.transpose(0, 1), 1), (lambda part: torch.cat([part, part]), 1)],
+    ids=["by example", "time-major", "two views"],
+)
+def test_a_mean_over_mixtures_of_examples_counts_as_one_loss(arranged, count):
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        outputs, targets = map(arranged, batch)
+        return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    assert len(counted_example(nn.Identity(), (TOKENS, SOME), loss)[2]) == count
 
 
 def test_the_loss_of_a_single_example_without_dimensions_is_found():

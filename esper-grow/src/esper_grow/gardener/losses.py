@@ -42,6 +42,29 @@ def each_example(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, bat
     return returned
 
 
+def are_of_examples(losses: Tensor, loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> bool:
+    """Return whether the losses behind a mean are those of examples: without the last one the others keep theirs.
+
+    Where tokens are in time-major order, or two views of a batch are joined, each is that of several examples.
+    """
+    size, shorter = len(losses), Example.of(batch).without_last().batch
+    integers = [part for part in Example.tensors_in(batch) if part.dtype is torch.int64 and part.ndim]
+    if size == 1 or any(len(part) != size for part in integers):
+        return True  # edges of a graph may point to an example that is left out, which ends a process on a GPU
+    try:
+        with torch.no_grad():
+            again, fewer = (torch.atleast_1d(each_example(loss, model, part)) for part in (batch, shorter))
+    except Exception:  # it takes no other number of examples
+        return True
+    if len(fewer) != size - 1:
+        return False
+    before, after = losses.detach()[:-1], again[:-1]
+    # Losses that leave out tokens are scaled by batch; those of a model that draws random numbers vary.
+    apart = torch.dist(fewer * (fewer @ before / (fewer @ fewer)), before)
+    varying = 0.1 * torch.dist(before, before.mean()) + 2 * torch.dist(before, after)
+    return not bool(apart > varying + 1e-5 * before.norm())
+
+
 def _ratio(mean: Tensor, unweighted: Tensor) -> Tensor:
     """Return by what to scale losses; exactly 1 where nothing was left out or weighted."""
     ratio = (mean / unweighted).detach()

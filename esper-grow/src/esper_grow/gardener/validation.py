@@ -26,7 +26,7 @@ from esper_core.growth import Example, Host, Presence, RandomStream
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import EsperError, GrowthError, Problem
 from esper_core.leyline.signals import Metric
-from esper_grow.gardener.losses import each_example
+from esper_grow.gardener.losses import are_of_examples, each_example
 from esper_grow.gardener.traces import same_random_numbers
 
 if TYPE_CHECKING:
@@ -319,6 +319,8 @@ def counted_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
         if not losses.ndim:
             by_example = partial(each_example, loss)
             example_losses = each_loss(by_example(model, batch))
+            if not are_of_examples(example_losses, loss, model, batch):
+                by_example, example_losses = loss, each_loss(losses)
     if len(example_losses) > 1 or size < 1:
         size = len(example_losses)
     return Example(batch, size, loss), by_example, example_losses

@@ -16,7 +16,7 @@ from esper_core.growth import Example, slots_of
 from esper_core.leyline import Action, Op
 from esper_grow.gardener.losses import each_example
 from esper_grow.gardener.validation import counted_example
-from tests.support.core_worlds import LOCAL_CONV, Net, NoisyHost
+from tests.support.core_worlds import LOCAL_CONV, Net, NoisyHost, per_example
 from tests.support.loops import life, make_loop
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
@@ -105,7 +105,7 @@ def cross(**settings: Any) -> Tensor:
         (cross, cross(reduction="none")),
         (lambda: torch.nn.CrossEntropyLoss()(OUTPUTS, CLASSES), cross(reduction="none")),
         (lambda: cross(reduction="none").mean(), cross(reduction="none")),
-        (lambda: cross().bfloat16(), cross(reduction="none")),
+        (lambda: cross().mean().to(torch.bfloat16).float().double().bfloat16(), cross(reduction="none")),
         (lambda: {"loss": cross(), "accuracy": OUTPUTS.gt(0).float().mean()}["loss"], cross(reduction="none")),
         (lambda: functional.mse_loss(OUTPUTS, OUTPUTS + 1), torch.ones(6)),
         (lambda: torch.mean(OUTPUTS**2), (OUTPUTS**2).mean(1)),
@@ -119,6 +119,8 @@ def test_the_losses_behind_a_mean_are_found(loss, expected):
     assert losses.mean() == pytest.approx(float(loss()), 1e-2 if loss().dtype is torch.bfloat16 else 1e-6)
     if expected is not None:
         assert torch.allclose(losses, expected)
+    for change in (torch.neg_, lambda mean: mean + 0.0):
+        assert not each_example(lambda *_, change=change: change(loss()), nn.Identity(), (OUTPUTS, CLASSES)).ndim
 
 
 @pytest.mark.parametrize(
@@ -129,11 +131,10 @@ def test_any_other_loss_is_returned_as_it_is(loss):
     assert torch.equal(losses, loss())
 
 
-@pytest.mark.parametrize(
-    ("arranged", "count"),
-    [(torch.clone, 6), (lambda part: part.transpose(0, 1), 1), (lambda part: torch.cat([part, part]), 1)],
-    ids=["by example", "time-major", "two views"],
-)
+ARRANGED = [(torch.clone, 6), (lambda part: part.transpose(0, 1), 1), (lambda part: torch.cat([part, part]), 1)]
+
+
+@pytest.mark.parametrize(("arranged", "count"), ARRANGED, ids=["by example", "time-major", "two views"])
 def test_a_mean_over_mixtures_of_examples_counts_as_one_loss(arranged, count):
     def loss(model: nn.Module, batch: Any) -> Tensor:
         outputs, targets = map(arranged, batch)
@@ -175,8 +176,14 @@ def test_examples_in_another_order_in_each_tend_are_not_taken_for_the_same(batch
     assert {gain.repeats for gain in gains if gain} == {1.0}
 
 
-def test_validation_data_may_change_between_two_tends():
-    loop = make_loop().tended(life("stem", LOCAL_CONV.id))
-    loop.epochs(2)
+def test_validation_data_and_the_number_of_losses_may_change_between_two_tends(caplog):
+    loop, strides = make_loop(), [1]
+    loop.validation *= 2
+    settings = {"loss": lambda *call: per_example(*call)[:: strides[-1]], "growth": {"gates": "strict"}}
+    loop.tended(life("stem", LOCAL_CONV.id), **settings).epochs(2)
     loop.validation += loop.validation
-    assert loop.epoch().signals.slots[0].seeds[0].gain.n == 120
+    assert loop.epoch().signals.slots[0].seeds[0].gain.n == 240
+    assert "E361" not in caplog.text
+    strides.append(4)
+    assert loop.epoch().signals.slots[0].seeds[0].gain.n == 60
+    assert "E361 the validation data has 60 losses" in caplog.text

@@ -191,7 +191,7 @@ class LoopEnvironment:
         self.compared: set[int] = set()
         """Numbers of the branches whose first step was compared with the model's."""
         self._warned_apart = False
-        self._order = 0.0
+        self._order = 0
         self._validation, self._autocast = validation, autocast
 
     def train(self) -> list[Transition]:

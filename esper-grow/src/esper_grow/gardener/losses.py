@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -31,14 +31,17 @@ def each_example(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, bat
     means = _Means()
     with means:
         returned = loss(model, batch)
-    if not isinstance(returned, Tensor) or returned.ndim:
+    _, call = means.calls.get(id(returned), (returned, None))
+    if call is None:
         return returned
-    rows = Example.of(batch).size
-    for mean, compute in means.found_for(returned):
-        parts: Tensor = torch.atleast_1d(compute())  # models of one output may drop all dimensions of one example
-        if rows and parts.numel() and (len(parts) == rows or parts.ndim == 1) and not parts.numel() % rows:
-            example_losses = parts.float().reshape(rows, -1).mean(1)
-            return example_losses * _ratio(mean.float(), example_losses.mean())
+    (mean, compute), rows = call, Example.of(batch).size
+    parts: Tensor = torch.atleast_1d(compute())  # models of one output may drop all dimensions of one example
+    if rows and parts.numel() and (len(parts) == rows or parts.ndim == 1) and not parts.numel() % rows:
+        example_losses = parts.float().reshape(rows, -1).mean(1)
+        unweighted = example_losses.mean()
+        ratio = (mean.float() / unweighted).detach()
+        is_plain = torch.isclose(mean.float(), unweighted, rtol=1e-4) | ~ratio.isfinite()
+        return example_losses * torch.where(is_plain, torch.ones_like(ratio), ratio)
     return returned
 
 
@@ -65,34 +68,31 @@ def are_of_examples(losses: Tensor, loss: Callable[[nn.Module, Any], Tensor], mo
     return not bool(apart > varying + 1e-5 * before.norm())
 
 
-def _ratio(mean: Tensor, unweighted: Tensor) -> Tensor:
-    """Return by what to scale losses; exactly 1 where nothing was left out or weighted."""
-    ratio = (mean / unweighted).detach()
-    same = torch.isclose(mean, unweighted, rtol=1e-4) | ~ratio.isfinite()
-    return torch.where(same, torch.ones_like(ratio), ratio)
+_CASTS: Final = ("to", "type", "float", "double", "half", "bfloat16", "cpu", "cuda", "clone", "mean", "squeeze")
+"""Functions that return a single number as it is, but for its dtype or device."""
 
 
 class _Means(TorchFunctionMode):
-    """Records calls of torch that return a mean over all elements."""
+    """Records calls of torch that return a mean over all elements, and casts of what they returned."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: list[tuple[Tensor, Callable[[], Tensor]]] = []
+        self.calls: dict[int, tuple[Tensor, tuple[Tensor, Callable[[], Tensor]] | None]] = {}
+        """Single numbers by their identity, each with the mean that it is, and how to compute what was averaged."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
         result = func(*args, **named)
-        if isinstance(result, Tensor) and not result.ndim and (compute := _unreduced(func, args, named)) is not None:
-            self._calls.append((result, compute))
+        if isinstance(result, Tensor) and not result.ndim:
+            source = args[0] if args and getattr(func, "__name__", None) in _CASTS else None
+            _, call = self.calls.get(id(source), (result, None))
+            if call is None and (compute := _unreduced(func, args, named)) is not None:
+                call = result, compute
+            # In any case: what changes a mean in place, as ``loss += penalty`` does, returns it, too.
+            self.calls[id(result)] = result, call
         return result
-
-    def found_for(self, returned: Tensor) -> list[tuple[Tensor, Callable[[], Tensor]]]:
-        """Return the calls that returned a tensor, or one of the same value, such as that of another dtype."""
-        latest = self._calls[::-1]
-        exact = [call for call in latest if call[0] is returned]
-        return exact or [call for call in latest if torch.equal(call[0].to(returned), returned)]
 
 
 def _unreduced(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Callable[[], Tensor] | None:

@@ -84,15 +84,15 @@ class Validation:
 
     def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: str = "off") -> None:
         refuse_no_batches(batches, "validation")
-        self._gates, self._counted, self._trained = gates, False, False
+        self._gates, self._few, self._trained = gates, False, False
         self._batches, self._is_data_set = batches, isinstance(batches, Dataset)
         self._loss = loss
         self._seed = RandomStream.derive_seed(seed, "validation")
         self._seen: Tensor | None = None
         """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
         self._losses_seen = 0
-        self.order = 0.0
-        """A number that tells the order of the latest evaluation's batches from another one."""
+        self.order = 0
+        """A number that tells the order of the latest evaluation's batches, and how many losses it had, from others."""
         self._of_frozen: Tensor | None = None
         """The losses of a host in which nothing trains, of which one batch tells whether they are still the same."""
 
@@ -140,7 +140,7 @@ class Validation:
             hint = "Their number may not depend on the model: give examples that do not count a loss of 0."
             raise GrowthError(Problem("E342", message, hint=hint))
         self._seen, self._losses_seen = numbers, len(example_losses)
-        self.order = float((numbers * torch.arange(1, len(numbers) + 1, device=device)).sum()) + len(numbers)
+        self.order = hash((*numbers.tolist(), len(example_losses)))
         if not trial and not any(True for _ in _trained(host)):
             self._of_frozen = example_losses
         self._warn_of_few(len(example_losses), len(losses))
@@ -184,12 +184,12 @@ class Validation:
 
     def _warn_of_few(self, examples: int, batches: int) -> None:
         """Log a warning, once, if the gates cannot judge by so few examples."""
-        if not self._counted and self._gates != "off" and examples < MIN_EXAMPLES_FOR_EVIDENCE:
+        if not self._few and self._gates != "off" and examples < MIN_EXAMPLES_FOR_EVIDENCE:
+            self._few = True
             message = f"the validation data has {examples} losses, and gates need {MIN_EXAMPLES_FOR_EVIDENCE} to judge"
             unreduced = "return one loss for each example, or validate in smaller batches"
             advice = unreduced if examples == batches else 'add validation data, or write growth={"gates": "off"}'
             log.warning("%s", Problem("E361", message, hint=f"No seed can be kept: {advice}."))
-        self._counted = True
 
     def _warn_of_trained(self, batch: Any) -> None:
         """Log a warning, once, if a batch of the loop is one of the validation data (E372)."""

@@ -2,24 +2,25 @@
 
 ``export`` traces the fossils of each slot with torch.fx into one module of torch's own layers, which acts as a forward
 hook of the host's module. The host's own layers, code and keys stay as they are. Linear adapters, such as LoRA, are
-added to the weight of the linear layer beside them instead. In a folder it is written as Python
-source and a safetensors file.
+added to the weight of the layer beside them instead. In a folder it is Python source and a safetensors file.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import operator
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+from runpy import run_path
+from tempfile import TemporaryDirectory
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save
 from torch import Tensor, fx, nn
 
 from esper_core.growth import Example, Host, RandomStream, ungraft
@@ -28,6 +29,7 @@ from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.peft_growth import forget_growth, refuse_living
 from esper_run.runs.directory import report_os_errors, write_atomically
+from esper_run.runs.network_files import refuse_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,16 +38,16 @@ if TYPE_CHECKING:
 
 SOURCE_FILE: Final = "network.py"
 TENSORS_FILE: Final = "network.safetensors"
-_HOLDER: Final = "grown"
 
 
-def export(model: nn.Module, path: str | Path | None = None, *, example: Any = None) -> nn.Module:
+def export(model: nn.Module, path: str | Path | None = None, *, example: Any = None, merge: bool = True) -> nn.Module:
     """Return a copy of a grown model without Esper in it; the model is unchanged.
 
     Args:
         model: grafted and grown. What grew is kept if it was fossilised; living seeds are refused.
         path: the folder to write it to. None: nothing is written.
         example: one batch of inputs, as ``graft`` takes it, on which its outputs are compared with those of the model.
+        merge: add linear adapters to the weights of their layers. Pass False if other code reads such a weight.
 
     The folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and ``network.safetensors``.
     Loading needs torch and safetensors, not Esper. ``torch.export`` and ``torch.onnx`` take the module as any other.
@@ -63,52 +65,61 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
           (0): Linear(in_features=4, out_features=2, bias=True)
         )
     """
-    plain, grown = _plain_copy(model)
+    plain, grown, is_merged = _plain_copy(model, merge=merge)
     if example is not None:
         batch = Example.of(example)
+        if is_merged:  # a merged adapter has no dropout
+            batch = replace(batch, run=lambda network, inputs: Example.of(inputs).run(network.eval(), inputs))
         if not Host(plain).has_outputs_of(model, batch):
             message = "the outputs of the exported network differ from those of the model"
-            raise _refusal(message)
+            hint = "Other code may read the weight of a layer with an adapter: pass merge=False." if is_merged else None
+            raise _refusal(message, hint)
     if path is not None:
         _write_module(plain, grown, type(model).__name__, Path(path))
     return plain
 
 
-def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
-    """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
+def _plain_copy(model: nn.Module, *, merge: bool) -> tuple[nn.Module, dict[str, fx.GraphModule], bool]:
+    """Return a copy on torch's layers alone, what grew by the module that it is behind, and if adapters were merged."""
     refuse_living(model)
-    plain = copy.deepcopy(model)
+    plain, is_merged = copy.deepcopy(model), False
     behind = Host(plain).slots.by_module
     for at, slot in behind.items():
         for seed in [seed for seed in slot.seeds if not seed.acts]:
             del slot.seeds[list(slot.seeds).index(seed)]
-        for place, seed in enumerate(slot.fossils):
+        for place, seed in enumerate(slot.fossils if merge else ()):
             # What reads the weight of its layer may not read that of another one merged into it.
             if (place and seed.reads_layer) or not _merged(plain, plain.get_submodule(at), seed):
                 break
             del slot.seeds[0]
+            is_merged = True
         if reading := [seed.blueprint for seed in slot.seeds if seed.reads_layer]:
             message = f"{reading[0]} in {slot.name} computes with the weight of its layer, and cannot be added to it"
             raise _refusal(message, "esper_grow.save keeps the network as it is.")
-    grown = {
-        at: _traced_fossils(_Fossils(slot.fossils, slot.part), slot.name).train(slot.training)
-        for at, slot in behind.items()
-        if slot.fossils
-    }
-    for slot in behind.values():
+    grown: dict[str, fx.GraphModule] = {}
+    for at, slot in behind.items():
+        if slot.fossils:
+            grown[at] = _traced_fossils(_Fossils(slot.fossils, slot.part), slot.name).train(slot.training)
+            _attach(plain, at, grown[at], slot.hook.id)
         del slot.seeds[:]
     ungraft(plain)
     forget_growth(plain)
-    if grown:
-        if hasattr(plain, _HOLDER):
-            msg = f'the model has a "{_HOLDER}" of its own, where the grown layers would be'
-            raise _refusal(msg)
-        holder = nn.Identity()  # a Sequential calls it as one of its layers
-        for at, module in grown.items():
-            holder.add_module(at.replace(".", "_") or "_", module)  # "" is a slot behind the exported part itself
-            plain.get_submodule(at).register_forward_hook(module)
-        plain.add_module(_HOLDER, holder)
-    return plain, grown
+    return plain, grown, is_merged
+
+
+def _attach(plain: nn.Module, at: str, grown: fx.GraphModule, hook: int) -> None:
+    """Register what grew behind a module as its hook, where ``hook`` is, and put it into that module."""
+    layer, place = plain.get_submodule(at), at
+    layer.register_forward_hook(grown)
+    hooks = vars(layer)["_forward_hooks"]
+    for later in list(hooks)[list(hooks).index(hook) + 1 : -1]:
+        hooks.move_to_end(later)
+    # A child of a container would be an item, so it is put into the next module around it.
+    while place and isinstance(plain.get_submodule(place), nn.Sequential | nn.ModuleList | nn.ModuleDict):
+        place = place.rpartition(".")[0]
+    parent, holder = plain.get_submodule(place), nn.Identity()  # a module that calls its children calls it, too
+    holder.add_module("layers", grown)
+    parent.add_module(next(name for n in count() if not hasattr(parent, name := f"grown{n or ''}")), holder)
 
 
 def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
@@ -152,16 +163,13 @@ def _is_linear(function: Callable[[Tensor], Tensor], matrix: Tensor) -> bool:
     rows = torch.randn(8, matrix.shape[1], device=matrix.device)
     try:
         shift = function(torch.zeros_like(rows))
-        sizes = (0.01, 1.0, 100.0)
-        return all(_are_close(function(size * rows), size * rows @ matrix.T + shift) for size in sizes)
-    except Exception:  # it takes something else than rows
+        for inputs in (0.01 * rows, rows, 100.0 * rows):
+            expected = inputs @ matrix.T + shift
+            margin = torch.finfo(torch.float32).eps ** 0.5 * float(expected.abs().max())
+            torch.testing.assert_close(function(inputs), expected, rtol=0.0, atol=margin)
+    except Exception:  # it takes something else than rows, or returns something else
         return False
-
-
-def _are_close(outputs: Tensor, expected: Tensor) -> bool:
-    """Return whether two tensors of float32 are equal but for rounding."""
-    margin = torch.finfo(torch.float32).eps ** 0.5 * float(expected.abs().max())
-    return outputs.shape == expected.shape and torch.allclose(outputs, expected, rtol=0.0, atol=margin)
+    return True
 
 
 class _Fossils(nn.Module):
@@ -210,26 +218,32 @@ def _traced_fossils(fossils: _Fossils, slot: str) -> fx.GraphModule:
     for node in graph.nodes:
         node.type = None  # its annotation would be written, under a name of torch.fx
         if node.op in ("call_module", "get_attr"):
-            name = node.target.replace(".", "_")
-            owner, _, member = node.target.rpartition(".")
-            setattr(flat, name, getattr(fossils.get_submodule(owner), member))
+            name, (owner, _, member) = node.target.replace(".", "_"), node.target.rpartition(".")
+            part = getattr(fossils.get_submodule(owner), member)
+            while getattr(flat, name, part) is not part:
+                name += "_"
+            setattr(flat, name, part)
             node.target = name
     return fx.GraphModule(flat, graph, "Grown")
 
 
 def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:
-    """Write the source of what grew, and the tensors of the whole network."""
+    """Write the tensors of the whole network, and then the source of what grew, once it is known that both can be."""
     classes = "".join(_class_source(f"Grown{number}", at, module) for number, (at, module) in enumerate(grown.items()))
-    imports = "".join(f"{line}\n" for name, line in _IMPORTS.items() if f"{name}(" in classes)
-    source = _HEADER.format(host=host, imports=imports) + classes
-    entries = "".join(f'    "{at}": Grown{number},\n' for number, at in enumerate(grown))
-    source += _FOOTER.format(entries=f"\n{entries}" if entries else "", holder=_HOLDER)
+    names = {module: name.removesuffix(".layers") for name, module in plain.named_modules()}
+    entries = [f'    "{at}": ("{names[grown[at]]}", Grown{number}),\n' for number, at in enumerate(grown)]
+    source = _HEADER.format(host=host) + classes + _FOOTER.format(entries="".join(["\n", *entries]))
+    _check_source(source, grown)
+    originals: dict[int, str] = {}
+    state = plain.state_dict(keep_vars=True)
+    aliases = {name: first for name, value in state.items() if (first := originals.setdefault(id(value), name)) != name}
+    for name, value in state.items():
+        refuse_unwritable(name, value)
+    tensors = {name: state[name].detach().to("cpu", copy=True).contiguous() for name in originals.values()}
     with report_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / SOURCE_FILE, source.encode())
-    with report_os_errors(folder):
-        save_model(plain, str(folder / TENSORS_FILE))
-    _check_source(folder / SOURCE_FILE, grown)
+    write_atomically(folder / TENSORS_FILE, save(tensors, aliases))
+    write_atomically(folder / SOURCE_FILE, source)
 
 
 def _class_source(name: str, at: str, module: fx.GraphModule) -> str:
@@ -253,16 +267,14 @@ def _class_source(name: str, at: str, module: fx.GraphModule) -> str:
     return _CLASS.format(name=name, at=at, lines=indent("\n".join(lines), " " * 8), forward=indent(forward, " " * 4))
 
 
-def _check_source(file: Path, grown: Mapping[str, fx.GraphModule]) -> None:
-    """Raise GrowthError if the written source does not build the layers that it was written from."""
-    spec = importlib.util.spec_from_file_location("esper_exported_network", file)
-    assert spec is not None
-    assert spec.loader is not None
-    written = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(written)
+def _check_source(source: str, grown: Mapping[str, fx.GraphModule]) -> None:
+    """Raise GrowthError if the source does not build the layers that it was written from."""
+    with TemporaryDirectory() as folder:
+        write_atomically(file := Path(folder, SOURCE_FILE), source)
+        written = run_path(str(file))
     for at, module in grown.items():
         try:
-            built = repr(list(written.GROWN[at]().children()))
+            built = repr(list(written["GROWN"][at][1]().children()))
         except Exception as error:
             raise _unwritable(at, f"{type(error).__name__}: {error}") from error
         if built != repr(list(module.children())):
@@ -281,21 +293,17 @@ def _refusal(message: str, hint: str | None = None) -> GrowthError:
 _FREED: Final = re.compile(r"; +\w+( = \w+)* = None")
 """What torch.fx writes to free memory early."""
 
-_IMPORTS: Final = {
-    "copy_copy": "from copy import copy as copy_copy",
-    "dataclasses_replace": "from dataclasses import replace as dataclasses_replace",
-}
-"""Functions of the standard library under the names that torch.fx gives them."""
-
 _HEADER: Final = '''"""What grew in a {host}, on torch's own layers.
 
     network = load({host}(...))    # with the settings that the host had
 """
 
-{imports}from pathlib import Path
+from copy import copy as copy_copy
+from dataclasses import replace as dataclasses_replace
+from pathlib import Path
 
 import torch
-from safetensors.torch import load_model
+from safetensors import safe_open
 from torch import device, inf, nan, nn
 '''
 
@@ -314,18 +322,19 @@ class {name}(nn.Module):
 _FOOTER: Final = '''
 
 GROWN = {{{entries}}}
-"""What grew, by the name of the host's module that it is behind."""
+"""By the name of the host's module that it is behind: where what grew is kept, and its class."""
 
 
 def load(host, file=Path(__file__).with_name("network.safetensors")):
     """Put what grew into ``host``, a new one, load all tensors, and return it."""
-    holder = nn.Identity()
-    for at, grown in GROWN.items():
-        layers = grown().to(next(host.parameters()).device)
-        holder.add_module(at.replace(".", "_") or "_", layers)
-        host.get_submodule(at).register_forward_hook(layers)
-    if GROWN:
-        host.add_module("{holder}", holder)
-    load_model(host, str(file))
+    for at, (name, grown) in GROWN.items():
+        holder = nn.Identity()
+        holder.layers = grown().to(next(host.parameters()).device)
+        place, _, name = name.rpartition(".")
+        host.get_submodule(place).add_module(name, holder)
+        host.get_submodule(at).register_forward_hook(holder.layers)
+    with safe_open(str(file), "pt") as saved:
+        names = {{name: name for name in saved.keys()}} | (saved.metadata() or {{}})
+        host.load_state_dict({{name: saved.get_tensor(original) for name, original in names.items()}})
     return host
 '''

@@ -105,6 +105,20 @@ def test_the_wrong_order_of_loading_is_reported(tmp_path):
         other.gardener.load_state_dict(states["gardener"])
 
 
+def test_a_state_of_another_gardener_is_refused_before_anything_changes():
+    first, second = make_loop().tended(), make_loop()
+    first.epochs(5)
+    second.model.more = nn.Linear(1, 1)
+    second.tended(policy="heuristic", seed_lr=1e-3)
+    before = second.state()
+    with pytest.raises(
+        EsperError, match=r"E334 .*\n  policy is .*\n.*groups is 1, .* 2\n  more.weight is None, .*1, 1"
+    ):
+        second.gardener.load_state_dict(first.gardener.state_dict())
+    assert second.is_as(before)
+    assert "_esper" not in "".join(second.model.state_dict())
+
+
 def fill(loop: Any, value: float) -> None:
     with torch.no_grad():
         next(loop.model.parameters()).fill_(value)

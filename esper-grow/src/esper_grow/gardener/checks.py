@@ -124,6 +124,12 @@ class ModelForm:
         adapts = any(variety.spec.adapts for of_slot in varieties.values() for variety in of_slot)
         self._frozen_norms = frozen_norms(model) if adapts else {}
 
+    def described(self, policy: str) -> dict[str, str]:
+        """Return what the Gardener that loads a state must have in common with the one that it is of."""
+        shapes = {name: str(tuple(parameter.shape)) for name, parameter in self._host.parameters().items()}
+        groups = sum(len(optimizer.param_groups) for optimizer in self._optimizers)
+        return {"policy": policy, "number of optimizer groups": str(groups), **shapes}
+
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
         return {(parameter.dtype, parameter.device) for parameter in self.of_host.values()}
 

@@ -185,7 +185,8 @@ class Gardener:
             self._closing.callback(self._autocast.close)
             group = add_seed_group(self._optimizers[0], options.get("seed_lr"), options.get("seed_decay"), undo)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm, group)
-            rules = _rules_of(space, varieties, model, steps, growth, governor)
+            flops = _operations_of(space, model, growth)
+            rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC, operations=flops)
             data = Validation(validation, losses, seed, growth.gates)
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe, outputs=data.losses_of)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
@@ -202,8 +203,7 @@ class Gardener:
             self._recorder, self._prospects = Recorder(), Prospects(host, varieties, growth, self._arm, steps)
             self._prospects.warn_at_start(network.evaluation.losses, self._environment.seed_set)
             self.best_loss = float(network.evaluation.losses.mean())
-            plain = plain_settings(self, space, growth, governor, seed)
-            self._record = self._new_record(options, space, plain, plugins)
+            self._record = self._new_record(options, space, growth, governor, plugins)
             self._stepper = self._new_stepper(plugins)
             undo.pop_all()
         warn_at_exit(self, lambda gardener: not gardener._closed)
@@ -296,7 +296,7 @@ class Gardener:
             "faults": self._phases.faults.state_dict(),
             "policy": policy.state_dict() if isinstance(policy, Resumable) else State(),
         }
-        state = State.of(parts, fed=self._feed.used)
+        state = State.of(parts, fed=self._feed.used, form=self._form.described(self._arm.name))
         return {"format": STATE_FORMAT, "plain": dict(state.plain), "tensors": dict(state.tensors)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -311,7 +311,11 @@ class Gardener:
         if not {"format", "plain", "tensors"} <= state.keys() or state["format"] != STATE_FORMAT:
             why = "it was not returned by Gardener.state_dict of this version"
             raise state_mismatch(why)
-        saved = State(state["plain"], state["tensors"])
+        saved, here = State(state["plain"], state["tensors"]), self._form.described(self._arm.name)
+        form = saved.plain.get("form", here)
+        if other := [name for name in here | form if here.get(name) != form.get(name)]:
+            why = "\n".join(f"{name} is {form.get(name)}, expected {here.get(name)}" for name in other[:3])
+            raise state_mismatch(why)
         with without_trace(self.model):
             self._environment.load_state_dict(saved.part("environment"))
             self._phases.faults.load_state_dict(saved.part("faults"))
@@ -357,11 +361,12 @@ class Gardener:
                 self._record.finish(self._environment, self._stepper.clock.summary(), concluded, error)
 
     def _new_record(
-        self, options: LoopOptions, space: ActionSpace, settings: dict[str, Any], plugins: Plugins
+        self, options: LoopOptions, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, plugins: Plugins
     ) -> LoopRecord | None:
         """Return what writes the run directory; None if there is to be none."""
         if (run_dir := options.get("run_dir")) is None:
             return None
+        settings = plain_settings(self, space, growth, governor, options.get("seed", 0))
         return LoopRecord(run_dir, options.get("name"), self.model, space, settings, plugins, self._closing)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:
@@ -443,18 +448,6 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
     sites = {slot.name: slot.site for slot in Host(model).slots if slot.site is not None}
     names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
     return ActionSpace(names, SlotDescriptions(model, sites, varieties, batch))
-
-
-def _rules_of(
-    space: ActionSpace,
-    varieties: Mapping[str, Sequence[Variety]],
-    model: nn.Module,
-    steps: int,
-    growth: GrowthConfig,
-    governor: GovernorConfig,
-) -> NetworkSettings:
-    operations = _operations_of(space, model, growth)
-    return NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC, operations=operations)
 
 
 def _operations_of(space: ActionSpace, model: nn.Module, growth: GrowthConfig) -> Operations | None:

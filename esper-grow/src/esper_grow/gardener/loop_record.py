@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from esper_core.leyline.actions import ActionSpace
-    from esper_core.leyline.events import Event
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Plugins
     from esper_core.settings import GovernorConfig, GrowthConfig
@@ -72,6 +71,7 @@ class LoopRecord:
             plugins=[{"id": plugin.id, "package": plugin.package, "version": plugin.version} for plugin in active],
         )
         self._events = EventFile(self.path / "events.jsonl")
+        self.hear, self.settle = self._events.hear, self._events.settle
         closing.callback(self._events.close)
         started = RunStarted(
             run=self.path.name,
@@ -84,14 +84,6 @@ class LoopRecord:
             choices=dict(space.blueprints),
         )
         self._events.hear(started)
-        self._events.settle()
-
-    def hear(self, event: Event) -> None:
-        """Write an event at the end of its step."""
-        self._events.hear(event)
-
-    def settle(self) -> None:
-        """Write the events of a step."""
         self._events.settle()
 
     def finish(

@@ -70,9 +70,9 @@ class StaleCopies:
         host = self._form.of_host
         trained = {key: parameter for key, parameter in host.items() if parameter.requires_grad}
         first = next(iter(trained), "")
-        of_optimizers = [
-            group["params"] for optimizer in objects if _is(optimizer, Optimizer) for group in _groups(optimizer)
-        ]
+        optimizers = [candidate for candidate in objects if _is(candidate, Optimizer)]
+        groups = [getattr(optimizer, "param_groups", []) for optimizer in optimizers]  # missing while one is being made
+        of_optimizers = [group["params"] for listed in groups for group in listed]
         skipped = {id(host), *map(id, of_optimizers)}
         skipped |= {id(average.get_submodule("module")) for average in objects if _is_average(average)}
         skipped |= {id(vars(module).get("_parameters")) for module in objects if _is(module, nn.Module)}
@@ -110,11 +110,6 @@ def _start_of(tensor: Tensor) -> Tensor:
 
 def _is(candidate: Any, kind: type) -> bool:
     return issubclass(type(candidate), kind)  # isinstance() would ask proxies for their class
-
-
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = getattr(optimizer, "param_groups", [])  # missing while an optimizer is being made
-    return groups
 
 
 def _tensors_in(

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from esper_core.leyline import SlotPlace
 
 log = logging.getLogger("esper")
 
@@ -174,7 +173,8 @@ class Attachment:
         if Host(model).is_grafted:
             settings["slots"] = None
         elif state is not None and settings["slots"] is None:  # slots that the loop had put in were removed
-            settings["slots"] = _places_in(state)
+            network = State(state["plain"], state["tensors"]).part("environment").part("garden").plain["network"]
+            settings["slots"] = Network.parse(json.dumps(network), source="the state")[0].places()
         self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
         if state is not None:
             self.gardener.load_state_dict(state)
@@ -206,12 +206,6 @@ class Attachment:
         self.closing.close()
         if self.gardener is not None:
             self.gardener.__exit__(None if error is None else type(error), error, None)
-
-
-def _places_in(state: Mapping[str, Any]) -> dict[str, SlotPlace]:
-    """Return where the slots are whose seeds the state of a Gardener holds."""
-    network = State(state["plain"], state["tensors"]).part("environment").part("garden").plain["network"]
-    return Network.parse(json.dumps(network), source="the state")[0].places()
 
 
 class GrowsModel:

@@ -13,7 +13,6 @@ import math
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -347,7 +346,7 @@ def read_plan(file: str | Path) -> AdapterPlan:
     try:
         data = json.loads(read_part(path, None, _LAYOUT))
         data = {key: math.nan if value is None and key.endswith("_loss") else value for key, value in data.items()}
-        plan = _reader().validate_python(data)
+        plan = TypeAdapter(AdapterPlan).validate_python(data)
         if max(plan._blocks().values(), default=1) > max(1, len(plan.blueprints)):
             msg = "a layer has more blocks than there are blueprints"
             raise ValueError(msg)
@@ -362,8 +361,3 @@ def read_plan(file: str | Path) -> AdapterPlan:
         message = f"{path} is a plan of version {plan.format}, and version {PLAN_FORMAT} is read"
         raise GrowthError(Problem("E332", message, hint="Make the plan anew."))
     return plan
-
-
-@cache
-def _reader() -> TypeAdapter[AdapterPlan]:
-    return TypeAdapter(AdapterPlan)

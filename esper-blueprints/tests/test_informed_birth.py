@@ -9,12 +9,11 @@ from torch.nn import functional
 
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.lora import Lora
-from esper_blueprints.low_rank import LowRank
 from esper_core import Site
 
 LINEAR = [
-    (LowRank, Site("vector", 16)),
-    (LowRank, Site("tokens", 12, (5,))),
+    (partial(Lora, rank=4), Site("vector", 16, inputs=16)),
+    (partial(Lora, rank=3), Site("tokens", 12, (5,), inputs=12)),
     (partial(Lora, rank=4), Site("tokens", 32, (5,), inputs=32)),
     (partial(Lora, rank=16), Site("tokens", 64, (5,), inputs=64)),
     (partial(Lora, rank=4), Site("image", 32, (3, 2), inputs=32)),

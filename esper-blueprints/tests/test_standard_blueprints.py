@@ -85,7 +85,7 @@ def test_the_reference_page_shows_what_blueprints_declare():
 COSTLY = {"gradient_within_two_steps", "loss_falls_within_fifty_steps", "host_stands_still_while_incubating"}
 COSTLY |= {"lives_a_whole_life", "imports_cleanly"}
 """Checks that train or start an interpreter: in the fast suite for ``SAMPLE``, in the slow suite for the others."""
-SAMPLE = {("conv_light", None), ("conv_light", "image"), ("low_rank", "vector")}
+SAMPLE = {("conv_light", None), ("conv_light", "image"), ("mlp", "vector")}
 """Blueprints and kinds of sites."""
 
 

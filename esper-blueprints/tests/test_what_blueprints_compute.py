@@ -19,7 +19,6 @@ from esper_blueprints.gated_mlp import GatedMlp
 from esper_blueprints.gru_mixer import GruMixer
 from esper_blueprints.ia3 import Ia3
 from esper_blueprints.lora import Lora
-from esper_blueprints.low_rank import LowRank
 from esper_blueprints.mlp import Mlp
 from esper_blueprints.norm import Norm
 from esper_blueprints.pointwise import Pointwise
@@ -66,7 +65,6 @@ TEACHERS = {
         (Dilated, "sequence", "neighbours"),
         (Bottleneck, "sequence", "neighbours of one"),
         (Mlp, "tokens", "token features"),
-        (LowRank, "tokens", "one direction"),
         (GatedMlp, "vector", "products"),
         (Lora, "tokens", "one direction"),
         (partial(Lora, rank=2, alpha=4, rslora=True), "tokens", "one direction"),
@@ -183,16 +181,13 @@ def test_a_gated_mlp_computes_its_formula():
     torch.testing.assert_close(block(inputs), inputs + block.mix(gate * gate.sigmoid() * view))
 
 
-@pytest.mark.parametrize("factory", [Lora, partial(Lora, rank=3, alpha=6), LowRank])
-def test_a_map_of_low_rank_is_linear_beside_its_shift(factory):
+@pytest.mark.parametrize("factory", [Lora, partial(Lora, rank=3, alpha=6)])
+def test_a_map_of_low_rank_is_linear(factory):
     block = stirred(factory(Site("tokens", 64, (5,), inputs=64)))
-    shift = block(torch.zeros(1, 5, 64))[0, 0]
-    matrix = block(torch.eye(64)) - shift
-    change = matrix - torch.eye(64) if factory is LowRank else matrix
-    assert torch.linalg.matrix_rank(change, rtol=1e-4) == block.down.out_features
+    matrix = block(torch.eye(64))
+    assert torch.linalg.matrix_rank(matrix, rtol=1e-4) == block.down.out_features
     inputs = torch.randn(2, 5, 64)
-    torch.testing.assert_close(block(inputs), inputs @ matrix + shift, rtol=1e-4, atol=1e-3)
-    assert shift.any() == (factory is LowRank)
+    torch.testing.assert_close(block(inputs), inputs @ matrix, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@
     Dilated             esper_blueprints.dilated              dilated convolutions               images, sequences
     Bottleneck          esper_blueprints.bottleneck           a convolution of fewer features    images, sequences
     Mlp                 esper_blueprints.mlp                  an MLP over the features           vectors, tokens
-    LowRank             esper_blueprints.low_rank             a linear map of low rank           vectors, tokens
     GatedMlp            esper_blueprints.gated_mlp            products of two linear maps        vectors, tokens
     Lora                esper_blueprints.lora                 a linear map beside a layer        anywhere
     Dora                esper_blueprints.dora                 LoRA that scales rows, too         vectors, tokens

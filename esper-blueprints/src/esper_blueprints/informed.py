@@ -68,7 +68,9 @@ def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, g
     usual = _spread(_outputs(first, seen, built)).mean()
     tamed = filters * _over(usual / _spread(_outputs(first, seen, filters)).clamp_min(usual), built)
     varying = _varying(_outputs(first, seen, tamed))
-    up, down = (_worth(_weight_gradient(last, functional.relu(half), output_gradients)) for half in (varying, -varying))
+    gains = (_weight_gradient(last, functional.relu(half), output_gradients) for half in (varying, -varying))
+    # The squared norm of the gradient of each input feature.
+    up, down = (gain.square().transpose(0, 1).flatten(1).sum(dim=1) for gain in gains)
     turned = torch.where(_over(up >= down, built), tamed, -tamed)
     middle = _outputs(first, inputs.float(), turned).transpose(0, 1).flatten(1).mean(dim=1)
     named = stretch > NOTHING * stretch[0]
@@ -141,11 +143,6 @@ def _varying(response: Tensor) -> Tensor:
 def _spread(response: Tensor) -> Tensor:
     """Return the standard deviation of each feature."""
     return _varying(response).square().transpose(0, 1).flatten(1).mean(dim=1).sqrt()
-
-
-def _worth(gains: Tensor) -> Tensor:
-    """Return the squared norm of the gradient of each input feature."""
-    return gains.square().transpose(0, 1).flatten(1).sum(dim=1)
 
 
 def _over(values: Tensor, filters: Tensor) -> Tensor:

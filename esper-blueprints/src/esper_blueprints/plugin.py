@@ -54,7 +54,6 @@ BLUEPRINTS: Final = {
         _spec(("image", "sequence"), "A convolution of width 5 over a quarter as many features."),
     ),
     "mlp": ("mlp:Mlp", _spec(("vector", "tokens"), "Two layers over the features, twice as wide inside.")),
-    "low_rank": ("low_rank:LowRank", _spec(("vector", "tokens"), "A linear map over a quarter as many features.")),
     "gated_mlp": (
         "gated_mlp:GatedMlp",
         _spec(("vector", "tokens"), "The product of two linear maps of the features, twice as wide inside."),

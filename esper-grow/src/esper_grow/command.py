@@ -169,8 +169,14 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
         missing = [name for name in names if not hasattr(module, name)]
         if missing:
             defined = [name for name in vars(module) if not name.startswith("_")]
+            order = f"Give other names in this order:  {file}:{','.join(NAMES)}"
             problems = [
-                Problem("E355", f'the file defines no "{name}"', file=str(file), hint=_hint(file, name, defined))
+                Problem(
+                    "E355",
+                    f'the file defines no "{name}"',
+                    file=str(file),
+                    hint=f"{suggestion(name, defined)}\n{order}",
+                )
                 for name in missing
             ]
             raise ConfigError(problems)
@@ -182,10 +188,6 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
                 raise _failed(file, f'"{names[0]}" raised', built.error, hint)
             objects[0] = built.value
     return objects
-
-
-def _hint(file: Path, name: str, defined: Sequence[str]) -> str:
-    return f"{suggestion(name, defined)}\nGive other names in this order:  {file}:{','.join(NAMES)}"
 
 
 def _imported(file: Path) -> ModuleType:

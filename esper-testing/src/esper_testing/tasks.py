@@ -65,7 +65,8 @@ class TaskBuilds:
 
 def splits_are_disjoint(builds: TaskBuilds) -> None:
     """Check that no two splits have exactly equal inputs in common."""
-    rows = {name: set(_rows(split.inputs)) for name, split in builds.splits()}
+    inputs = {name: split.inputs.detach().cpu().contiguous().flatten(1).numpy() for name, split in builds.splits()}
+    rows = {name: {row.tobytes() for row in array} for name, array in inputs.items()}
     for name, split_rows in rows.items():
         demand(bool(split_rows), f'the split "{name}" is empty')
         for other in SPLITS[SPLITS.index(name) + 1 :]:
@@ -175,10 +176,6 @@ TASK_CHECKS: Final = (
     metric_says_what_is_better,
     shape_agrees_with_data,
 )
-
-
-def _rows(inputs: Tensor) -> list[bytes]:
-    return [row.tobytes() for row in inputs.detach().cpu().contiguous().flatten(1).numpy()]
 
 
 def _tried(builds: TaskBuilds) -> tuple[Tensor, Tensor]:

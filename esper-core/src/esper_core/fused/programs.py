@@ -368,8 +368,7 @@ def _difference(
         _train_as_one(program, networks[row : row + 1], losses, [batch[row : row + 1].clone() for batch in batches_E])
         for row in (0, 1)
     ]
-    names = "loss", "gradient", "step", "buffer"
-    for name, stacks, *of_rows in zip(names, together, *alone, *singles, strict=True):
+    for name, stacks, *of_rows in zip(("loss", "gradient", "step", "buffer"), together, *alone, *singles, strict=True):
         for stack, first, second, *of_singles in zip(stacks, *of_rows, strict=True):
             if not _are_close(stack, torch.stack([first, second])):
                 return f"another {name} than one after another"

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import State
     from esper_core.settings import GrowthConfig
 
-LEAST_SEEN: Final = 8
-"""Looks that gains need to show how they correlate."""
-
 MOST_SEEN: Final = 0.97
 """Correlation from look to look that gains can show at most: an estimate beyond it would let nothing pass."""
 
@@ -158,7 +155,7 @@ def seen_correlation(means: Sequence[float]) -> float:
     >>> seen_correlation([0.1, 0.2, 0.4, 0.3, 0.1, 0.0, 0.1, 0.2, 0.4])
     0.97
     """
-    if (looks := len(means)) < LEAST_SEEN:
+    if (looks := len(means)) < GATE_DECISIONS[2]:
         return 0.0
     rise, start = linear_regression(range(looks), means)
     left = [mean - start - rise * look for look, mean in enumerate(means)]

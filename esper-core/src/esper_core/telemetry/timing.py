@@ -24,8 +24,7 @@ class Clock:
 
     def continue_from(self, seconds: Mapping[str, float], total: float) -> None:
         """Add to the seconds that a run had spent before it was interrupted."""
-        self.seconds = dict(seconds)
-        self._began -= total
+        self.seconds, self._began = dict(seconds), self._began - total
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:

@@ -61,15 +61,14 @@ def run_study(
         GovernorStop: An environment went wrong and cannot be rolled back.
         PluginError: A component failed.
     """
-    study, clock = progress.study, progress.study.clock
+    study = progress.study
+    clock, bus = study.clock, study.bus
 
     for round_ in progress.rounds():
         with clock.region("reset"):
             progress.begin()
         rewards, recorder = progress.rewards, progress.recorder
-        stepper = Stepper(
-            study.pool, rewards.score, study.check_health, bus=study.bus, clock=clock, packages=study.packages
-        )
+        stepper = Stepper(study.pool, rewards.score, study.check_health, bus=bus, clock=clock, packages=study.packages)
 
         for step in progress.steps():
             result = stepper.advance(step)

@@ -47,7 +47,8 @@ def finding(comparisons: Sequence[Mapping[str, Any]], *, grew: bool, lost: bool)
     findings = []
     for verdict, effect in (("better", "helped"), ("worse", "hurt")):
         if arms := [comparison["a"] for comparison in growing if comparison["verdict"] == verdict]:
-            findings.append(f"Growing {effect}: {_listed(arms)} ended {verdict} than the same networks without growth.")
+            listed = " and ".join(filter(None, [", ".join(arms[:-1]), arms[-1]]))
+            findings.append(f"Growing {effect}: {listed} ended {verdict} than the same networks without growth.")
     if findings:
         return " ".join(findings)
     if not grew:
@@ -149,7 +150,3 @@ def check_command(blueprint: str, package: str) -> str:
 def lost_text(blueprint: str, package: str, what: str, lost: int, tried: int) -> str:
     """Return how many seeds of a blueprint were lost, whose code it is, and what it did first."""
     return f"Lost {lost:,} of {plural(tried, 'seed')} of {blueprint}, from {package or 'an unknown package'}: it {what}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -21,7 +21,7 @@ MODULES_OF_A_PACKAGE = 18
 MODULES_OF_THE_CORE = 75 + 5
 """The budget, the package of fused groups, which has a map of its own, and the steps of a group."""
 
-TOKENS_OF_THE_CORE = 87_700 + 550 + 800 + 700 + 2_060 + 200 + 500 + 2_320 + 14_000 + 1_400 + 2_200 + 1_250 + 240
+TOKENS_OF_THE_CORE = 87_700 + 550 + 800 + 700 + 2_060 + 200 + 500 + 2_320 + 14_000 + 1_400 + 2_200 + 1_250 + 280
 """The budget, and what was added since: sight of the state that modules keep, a governor that does no harm, checks of
 returned values, averaged weights, with which networks may end, slots that belong to the modules where they act, gates
 for gains that last at relative prices, equal networks as one program, sets of seeds that share a branch, for which

@@ -69,8 +69,7 @@ def signature_of(model: nn.Module) -> Hashable:
     Raises:
         NotFusedError: The network has something that several networks cannot share, such as a hook.
     """
-    numbers: dict[int, int] = {}
-    memory: dict[int, int] = {}
+    numbers, memory = dict[int, int](), dict[int, int]()
 
     def forms(module: nn.Module) -> Iterator[Hashable]:
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):

@@ -303,7 +303,7 @@ class Garden:
 
     def all_seeds(self) -> list[tuple[Slot, Seed]]:
         """Return every seed, fossils too, with its slot."""
-        return self._rules.present()
+        return [(slot, seed) for slot in self.slots.values() for seed in slot.seeds]
 
     def living(self) -> list[tuple[Slot, Seed]]:
         """Return the seeds that are neither fossilised nor pruned, with their slots."""

@@ -114,14 +114,15 @@ class SeedPrices:
         sizes = {seed.number: self._size(slot, seed) for slot, seed in present}
         acting = {seed.number for _, seed in present if seed.stage is Stage.FOSSILISED or seed.stage in BLENDED}
         prices = {}
-        for seed in self._garden.living_seeds():
-            number = seed.number
-            # A share of what the host loses without the seed. The network's loss has the gain of one that acts on it,
-            # but not of one that acts on a branch.
-            has_gain = number in acting and seed.presence is Presence.ACTING and number in gains
-            without = loss + gains[number].mean if has_gain else loss
-            others = sum(sizes[other] for other in acting - {number})
-            prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, without, metric)
+        for _, seed in present:
+            if seed.stage is not Stage.FOSSILISED:
+                number = seed.number
+                # A share of what the host loses without the seed. The network's loss has the gain of one that acts on
+                # it, but not of one that acts on a branch.
+                has_gain = number in acting and seed.presence is Presence.ACTING and number in gains
+                without = loss + gains[number].mean if has_gain else loss
+                others = sum(sizes[other] for other in acting - {number})
+                prices[number] = self._prices.price(seed.parameter_count, sizes[number], others, without, metric)
         for number, incubation in self._garden.incubating.items():
             if incubation.is_set:
                 prices[number] = sum(prices[seed.number] for _, seed in incubation.members)

@@ -54,10 +54,10 @@ class OperationCount:
 
     def _acting(self, garden: Garden) -> int:
         """Return the operations of host, fossils and acting seeds."""
-        blended = garden.blended
-        acting = [
-            place for place in garden.all_seeds() if place[1].stage is Stage.FOSSILISED or place[1].number in blended
-        ]
+        if not self._blocks:
+            return self._host
+        blended, seeds = garden.blended, garden.all_seeds()
+        acting = [place for place in seeds if place[1].stage is Stage.FOSSILISED or place[1].number in blended]
         return self._host + self._sum(acting)
 
     def _sum(self, seeds: Iterable[tuple[Slot, Seed]]) -> int:

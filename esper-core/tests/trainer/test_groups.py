@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from esper_core.fused import GRAPHS, Program
 from esper_core.growth import Branch, Draws
 from esper_core.growth.examples import tensors_in
-from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals, Split
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.group_steps import JointTraining
@@ -193,13 +193,27 @@ def scaled_without_gradients(net: Any, inputs: Tensor) -> Tensor:
         return inputs * net.stem[0].weight[0, 0, 0]
 
 
+def marked_in_evaluation(net: Any, inputs: Tensor) -> Tensor:
+    marks = torch.zeros(inputs.shape)
+    marks[..., 0] = 5.0
+    return inputs if net.training else inputs + marks
+
+
+def with_one_memory() -> nn.Module:
+    host = SmoothHost()
+    host.again = nn.Conv1d(1, 4, 1)
+    host.again.weight = nn.Parameter(host.stem[0].weight)
+    return host
+
+
 HABITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     'no rule for torch\'s "conv2d"': lambda net, inputs: functional.conv2d(
         inputs.unsqueeze(1), net.mean.view(1, 1, 1, 1)
     ).flatten(1, 2),
     "it joins all numbers of a batch": lambda net, inputs: inputs if inputs.sum() > 0 else -inputs,
-    '"as_tensor" takes what was computed as a constant': lambda net, inputs: inputs * torch.as_tensor(net.mean),
+    '"as_tensor" takes what was computed as a constant': lambda net, inputs: inputs * torch.as_tensor(data=net.mean),
     '"__getitem__" takes what was computed as a constant': scaled_without_gradients,
+    "other outputs than one after another": marked_in_evaluation,
     "an evaluation changes buffers, attributes of modules, or what they refer to": lambda net, inputs: (
         inputs * net.mean.mul_(0.9)
     ),
@@ -214,6 +228,7 @@ HABITS: dict[str, Callable[[Any, Tensor], Tensor]] = {
         (fused(partial(with_hook, on_gradient=True)), 'hook on the gradient of "weight"'),
         (fused(partial(changed, counted, passes=0)), CHANGES),
         *((fused(partial(Derived, where)), OPAQUE.get(where, CHANGES)) for where in HELD),
+        (fused(with_one_memory), '"weight" lies in the memory of another tensor'),
         (fused(Drawing), UNSEEN.format("Random")),
         *((fused(partial(changed, change)), why) for why, change in HABITS.items()),
         (fused(draws=Draws.ANYWHERE), "host or blueprints draw random numbers"),
@@ -227,6 +242,21 @@ def test_networks_that_cannot_be_one_program_are_trained_as_they_always_were(rec
     assert notes[0] == (2, {reason})
     compute = recipe.compute.model_copy(update={"fused": False})
     assert spelled(run(change_recipe(recipe, compute=compute), 1)[0]) == spelled(signals)
+
+
+class Balanced(core_worlds.ToyTask):
+    """A task that weighs each example by how rare its class is in the batch."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().losses(outputs, targets) * len(targets) / (targets == targets[:, None]).sum(1)
+
+
+def test_losses_that_look_at_their_batch_are_noticed_in_sorted_data():
+    recipe = fused(task=Balanced())
+    train = recipe.data["train"]
+    by_class = train.targets.argsort(stable=True)
+    data = {**recipe.data, "train": Split(train.inputs[by_class], train.targets[by_class])}
+    assert run(change_recipe(recipe, data=data), 1)[2][0] == (2, {"another loss than one after another"})
 
 
 NURSERY = {"nursery": 2, "incubation": "branch", "average": 3}

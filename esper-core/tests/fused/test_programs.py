@@ -87,6 +87,15 @@ def gated() -> nn.Module:
     )
 
 
+def sliced() -> nn.Module:
+    """Return a host whose products get slices of features and of channels."""
+    conv, mix, head = nn.Conv1d(3, 9, 1), nn.Conv1d(7, 8, 1), nn.Linear(167, 5)
+    return Net(
+        lambda net, inputs: net.head(net.mix(net.conv(inputs).relu()[:, 1:8]).flatten(1)[:, 1:]),
+        conv=conv, mix=mix, head=head,
+    )  # fmt: skip
+
+
 HOSTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pointwise": (of_task("PointwiseMlp", SEQUENCE), (3, 21)),
     "kernel 3": (of_task("PointwiseMlp", SEQUENCE, kernel=3, channels=5, hidden=9), (3, 21)),
@@ -98,6 +107,7 @@ HOSTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "batch norm": (lambda: nn.Sequential(nn.Linear(11, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 5)), (11,)),
     "wide": (wide, (3, 21)),
     "gated": (gated, (3, 21)),
+    "sliced": (sliced, (3, 21)),
 }
 
 
@@ -157,13 +167,30 @@ def test_a_trial_compares_a_step_of_the_optimizer(monkeypatch: pytest.MonkeyPatc
     assert why == "another step than one after another"
 
 
-def test_a_trial_finds_losses_whose_bits_depend_on_how_many_networks_there_are() -> None:
-    def by_hand(outputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.softplus(-outputs[torch.arange(len(outputs)), targets])
+def of_its_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.softplus(-outputs[torch.arange(len(outputs)), targets])
 
+
+def of_one_class(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs.mean(1), (targets == 0).float(), reduction="none")
+
+
+@pytest.mark.parametrize("by_hand", [of_its_class, of_one_class])
+def test_a_trial_finds_losses_whose_bits_depend_on_how_many_networks_there_are(
+    by_hand: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Or whose gradients do."""
     (network,), inputs, targets = make("mlp", 1, 34)
     why = why_different(network, Program(network), inputs[0], targets[0], by_hand)
     assert why == "other losses among others than alone, by rounding"
+
+
+@pytest.mark.parametrize("symbol", [-1, 5])
+def test_no_symbol_is_looked_up_in_the_table_of_another_network(symbol: int) -> None:
+    networks, inputs, targets = make("embedded", 3)
+    inputs[1, 2, 0] = symbol
+    with pytest.raises(IndexError):
+        compute(networks, inputs, targets)
 
 
 @pytest.mark.parametrize("name", HOSTS)

@@ -383,10 +383,12 @@ def _difference(
         if _state_of(copy) != state or not all(map(torch.equal, copy.buffers(), buffers)):
             refuse("an evaluation changes buffers, attributes of modules, or what they refer to")
     # Kernels round the last numbers of a tensor otherwise, which shows in few of them.
-    many = torch.cat([outputs_E.detach() * scale for scale in torch.linspace(-2, 2, 64).tolist()])
+    many = torch.cat([outputs_E.clone() * scale for scale in torch.linspace(-2, 2, 64).tolist()]).requires_grad_()
     targets_M = batches_E[1].repeat(64, *[1] * (batches_E[1].dim() - 1))
     of_each = torch.cat([losses(*of_row) for of_row in zip(many, targets_M, strict=True)])
-    if not torch.equal(losses(many.flatten(0, 1), targets_M.flatten(0, 1)), of_each):
+    of_all = losses(many.flatten(0, 1), targets_M.flatten(0, 1))
+    gradients = [torch.autograd.grad(rows.sum(), many) for rows in (of_each, of_all)]
+    if not (torch.equal(of_all, of_each) and all(map(torch.equal, *gradients))):
         return "other losses among others than alone, by rounding"
     return None if _are_close(outputs_E, expected) else "other outputs than one after another"
 

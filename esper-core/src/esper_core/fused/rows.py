@@ -142,19 +142,27 @@ def linear(_: Rule, inputs: Any, weight: Any, bias: Any = None) -> Tensor:
 
 def product(left: Tensor, right: Tensor, added: Tensor | None) -> Tensor:
     """Return the matrix product of each row, plus what is added to it."""
+    # Of slices, what lies between their numbers decides which kernel torch takes.
+    left, right = (stack if is_dense(stack) else stack.contiguous() for stack in (left, right))
     if left.shape[2] == 1:
         outputs = left * right
     elif 1 in (left.shape[1], right.shape[2]):
         # Of a single row torch would make the product of a matrix and a vector, by another kernel with other bits.
         outputs = (left.unsqueeze(2) * right.mT.unsqueeze(1)).sum(3)
     elif len(left) > 1 and any(
-        size % LINE for size in (left[0].numel(), right[0].numel(), left.shape[1] * right.shape[2])
+        size % LINE
+        for size in (left[0].numel(), left.stride(0), right[0].numel(), right.stride(0), left.shape[1] * right.shape[2])
     ):
         outputs = as_one_call(Product, left, right)
     else:
         outputs = torch.bmm(left, right)
     # Not by ``baddbmm``, which rounds otherwise for a single row.
     return outputs if added is None else outputs.add_(added)
+
+
+def is_dense(stack: Tensor) -> bool:
+    """Return whether the numbers of each matrix follow one another, from the beginning of a line."""
+    return (stack[0].is_contiguous() or stack[0].mT.is_contiguous()) and not stack.storage_offset() % LINE
 
 
 def conv1d(
@@ -349,8 +357,11 @@ def embedding(func: Rule, inputs: Any, weight: Any, padding_idx: Any = None, **n
     indices, tables = stack_of(inputs), stack_of(weight)
     if padding_idx is not None or any(named.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")):
         refuse("an embedding with padding, a norm, or gradients of its own")
-    first = torch.arange(len(tables), device=tables.device) * tables.shape[1]
-    return func(indices + first[(slice(None), *[None] * (indices.dim() - 1))], tables.flatten(0, 1))
+    rows, symbols = tables.shape[:2]
+    first = torch.arange(rows, device=tables.device).view(-1, *[1] * (indices.dim() - 1)) * symbols
+    # What is beyond a table is beyond all of them, too: otherwise it would be a symbol of another network.
+    is_inside = (indices >= 0) & (indices < symbols)
+    return func(torch.where(is_inside, indices + first, rows * symbols), tables.flatten(0, 1))
 
 
 def dropout(_: Rule, inputs: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

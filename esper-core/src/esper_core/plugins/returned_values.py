@@ -107,8 +107,14 @@ class AttributedTask:
         import torch  # imported late: commands that only look at plugins do without it
 
         method = getattr(self._component, name)
+        arguments = [tensor for tensor in (outputs, targets) if not tensor.is_inference()]  # those have no versions
+        versions = [tensor._version for tensor in arguments]
         with attributed_to(self._label, f"when it computed {name}", Scope.SETTINGS):
             values = method(outputs, targets)
+        if versions != [tensor._version for tensor in arguments]:
+            # Targets are views of the data, which all networks share.
+            hint = "Change a copy:  targets = targets.clone()"
+            refuse(self._label, method, f"{name} after it changed the outputs or the targets that it got", hint)
         # A mean over a wrong number of values is a wrong result without an error, and integers have no mean.
         if isinstance(values, torch.Tensor) and values.is_floating_point() and values.shape == targets.shape[:1]:
             return values

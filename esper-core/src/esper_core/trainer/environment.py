@@ -129,6 +129,7 @@ class Recipe:
         inputs, targets = (sent(tensor[:PROBE_EXAMPLES], device) for tensor in (train.inputs, train.targets))
         (loss,) = ForwardPass(ComputeConfig(), self.task, device, self.reports.host).losses(inputs, targets)
         draws = [draws_of(host, loss)]
+        evaluate(host, self.task, type(train)(inputs, targets))  # its scores may be wrong, too
         for slot in slots_of(host):
             for variety in self.network.varieties.get(slot.name, ()):
                 assert slot.site is not None

@@ -17,7 +17,6 @@ OTHER_MEANING = {
     "RandomStream.device": "where random numbers are drawn, which is not where a run computes",
     "GovernorDecision.penalty": "what this decision costs: nothing, where nothing is rolled back",
     "decode_state.device": "where numbers lie that were remembered",
-    "Counterfactuals.seed": "of its own random numbers",
     "probe.steps": "training steps, not decision steps",
     "Gardener.policy": "a file names its policies, and a loop has one at hand",
 }

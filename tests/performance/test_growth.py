@@ -12,11 +12,12 @@ from benchmarks.perf.figures import Figure, processor_time
 from benchmarks.perf.workloads import workload
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
-from esper_core.growth import Counterfactuals, Garden, OptimizerKeeper, Variety
+from esper_core.growth import Garden, OptimizerKeeper, Variety
 from esper_core.growth.snapshots import Snapshot
 from esper_core.leyline import Action, DataShape, Op
 from esper_core.settings import GrowthConfig, OptimizerConfig
 from esper_core.trainer import Pool
+from esper_grow.gardener import Counterfactuals
 from esper_tasks.hosts import cnn2d
 from tests.support.core_worlds import add_seed
 

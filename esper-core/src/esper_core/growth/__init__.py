@@ -21,7 +21,6 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     prices            what each seed of a garden has to gain
     averages          running averages of weights, by which networks are judged
     snapshots         copy a host, and restore it in a rollback, with the state of its optimizers
-    counterfactuals   losses with seeds left out
     trials            check blueprints before a run
     hosts             what a caller asks of a model, grafted or not
 

@@ -1,5 +1,4 @@
 from .averages import Averages as Averages, RunningAverage as RunningAverage, take_in as take_in
-from .counterfactuals import Counterfactuals as Counterfactuals
 from .dry_runs import (
     KeptBuffers as KeptBuffers,
     device_of as device_of,

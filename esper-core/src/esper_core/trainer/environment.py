@@ -223,7 +223,6 @@ class Environment:
             seed=seed,
             probe=self._probe_loss,
             faults=self._faults,
-            outputs=self.forward.outputs,
             compile_host=compile_host if recipe.compute.compile else None,
         )
         self.order = BatchOrder(len(train), recipe.batch_size, derive_seed(seed, "order"), train.inputs.device)

@@ -28,7 +28,6 @@ from torch import nn
 from esper_core.governor import Governor
 from esper_core.growth import (
     Averages,
-    Counterfactuals,
     Draws,
     FaultBook,
     Garden,
@@ -163,7 +162,6 @@ class GrowingNetwork:
         settings: What may grow, and by which rules.
         seed: RNG seed of this network.
         probe: Mean loss on some training data, for blueprints that choose their first weights by it.
-        outputs: Computes the outputs of a batch.
         faults: Counts failures of blueprints over all networks of the run; None: of this one alone.
         compile_host: Makes what runs the host's training pass compiled; None: it runs as written.
     """
@@ -176,7 +174,6 @@ class GrowingNetwork:
         *,
         seed: int,
         probe: Callable[[nn.Module], Tensor],
-        outputs: Callable[[nn.Module, Tensor], Tensor],
         faults: FaultBook | None = None,
         compile_host: Callable[[Garden], CompiledHost] | None = None,
     ) -> None:
@@ -205,8 +202,6 @@ class GrowingNetwork:
         self.averages = Averages(self.garden, growth.average, is_final=growth.final_weights == "average")
         self.prices = SeedPrices(self.garden, growth, settings.metric, settings.operations)
         self.gains = SeedGains(self.garden, self.averages, trial_stream)
-        left_out = derive_seed(seed, "counterfactuals")
-        self.counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
         self.measurements = StepMeasurements(self.garden, self.gains, settings.operations)
         self.lost = SeedRemover(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)

@@ -5,6 +5,7 @@
     choices              what may grow, and who decides
     checks               what a Gardener is given, and its model between two calls
     seed_sets            seeds that germinate together, on one branch
+    counterfactuals      losses with seeds left out
     prospects            what cannot grow, told before training
     borrowed_optimizers  the user's optimizers as a garden sees them
     losses               the losses of which a loss function returns the mean

@@ -1,4 +1,5 @@
 from .checks import prune as prune
+from .counterfactuals import Counterfactuals as Counterfactuals
 from .gardener import (
     Gardener as Gardener,
     LoopOptions as LoopOptions,

@@ -188,7 +188,7 @@ class Gardener:
             flops = _operations_of(space, model, growth)
             rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC, operations=flops)
             data = Validation(validation, losses, seed, growth.gates)
-            network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe, outputs=data.losses_of)
+            network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._environment], 1, network.lost.faults)
             self._form, self._closed = ModelForm(model, self._optimizers, varieties), False

@@ -32,6 +32,7 @@ from esper_core.leyline.constants import BLENDING_ALPHA
 from esper_core.leyline.errors import GrowthError, Problem, plural
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import Cause, Reason
+from esper_grow.gardener.counterfactuals import Counterfactuals
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -131,6 +132,7 @@ class SeedSet:
         share: float,
     ) -> None:
         self._network, self._validation, self._autocast, self._share = network, validation, autocast, share
+        self._counterfactuals = Counterfactuals(network.model, run=validation.losses_of)
         slots = Host(network.model).slots
         open_slots = [slots.named(name) for name, fitting in varieties.items() if fitting]
         open_slots = [slot for slot in open_slots if len(slot.seeds) < slot.limit]
@@ -184,7 +186,7 @@ class SeedSet:
     def measure(self) -> None:
         """Leave out each member on its own, if that is not too much beside the training so far."""
         self._losses = {}
-        behind = BEHIND if self._network.counterfactuals.reason is None else 1.0
+        behind = BEHIND if self._counterfactuals.reason is None else 1.0
         cost = len(self._network.evaluation.losses) * (1 + len(self._members) * behind)
         if self._members and self._spent + cost <= self._share * self._trained:
             self._spent += cost
@@ -196,7 +198,7 @@ class SeedSet:
         if not self._members:  # the last of them failed
             return {None: torch.zeros(0)}
         with self._network.averages.judged(self._number):
-            return self._validation.leave_out(self._network, self._autocast)
+            return self._validation.leave_out(self._counterfactuals, self._autocast)
 
     def decide(self, step: int, *, last: bool) -> list[Transition]:
         """Prune members that are not missed, and keep the set or prune it if that is due; ``last``: after this none."""

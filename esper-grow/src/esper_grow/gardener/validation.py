@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.trainer import GrowingNetwork
+    from esper_grow.gardener.counterfactuals import Counterfactuals
 
     Autocast = Callable[[], AbstractContextManager[Any]]
     """Returns a context in which the model computes, as ``HostAutocast`` does."""
@@ -146,15 +146,15 @@ class Validation:
         self._warn_of_few(len(example_losses), len(losses))
         return example_losses
 
-    def leave_out(self, network: GrowingNetwork, autocast: Autocast) -> dict[int | None, Tensor]:
+    def leave_out(self, counterfactuals: Counterfactuals, autocast: Autocast) -> dict[int | None, Tensor]:
         """Return the loss of each example without each acting seed, by its number, and under None with all of them.
 
         What runs before a seed is not run again for it, if the model allows that.
         """
-        host = Host(network.model)
+        host = Host(counterfactuals.model)
         with host.evaluating(), RandomStream(self._seed, host.device), same_order(self._batches), autocast():
             batches = ((self._moved(batch, host.device), None) for batch in self._batches)
-            return network.counterfactuals.measure(batches, lambda losses, _: losses)
+            return counterfactuals.measure(batches, lambda losses, _: losses)
 
     def losses_of(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss of each example of a batch, which is on the model's device."""

@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth.dry_runs import KeptBuffers, device_of
-from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seed_faults import describe_error
-from esper_core.growth.slots import Slot, slots_of
+from esper_core.growth import Host, RandomStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from esper_core.growth.seeds import Seed
+    from esper_core.growth import Seed
 
-    Place = tuple[Slot, Seed]
+    Place = tuple[Any, Seed]
+    """A seed, and its slot."""
     Forward = Callable[..., Any]
     Judge = Callable[[Any, Tensor], Tensor]
     Run = Callable[[Place | None], tuple[Any, bool]]
@@ -46,24 +44,19 @@ class Counterfactuals:
     """Measures the losses of a grafted model with each of its acting seeds left out, one at a time.
 
     Args:
-        model: the grafted model. It is evaluated in its current modes, and nothing about it is changed.
-        seed: of the random numbers that the model may draw: the same in every pass over a batch.
-        deterministic: the model is known to draw no random numbers.
+        model: the grafted model. Nothing about it is changed.
         run: computes a pass, for example in another precision.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        *,
-        seed: int = 0,
-        deterministic: bool = False,
         run: Callable[[nn.Module, Tensor], Any] = lambda model, inputs: model(inputs),
     ) -> None:
         self.model = model
         self.reason: str | None = None
         """Why passes are not replayed, if they are not."""
-        self._run, self._seed, self._deterministic = run, seed, deterministic
+        self._run = run
         self._key: Any = None
         self._trace: _Trace | None = None
 
@@ -72,16 +65,16 @@ class Counterfactuals:
 
         ``judge`` computes one row per example from outputs and targets. The result is empty if no seed acts.
         """
-        slots = slots_of(self.model)
+        slots = list(Host(self.model).slots)
         acting = [(slot, seed) for slot in slots for seed in slot.nursery if slot.strength_of(seed) > 0.0]
         left_out = [None, *acting]
         grown = [(slot.name, [(seed.number, seed is slot.living) for seed in slot.seeds]) for slot in slots]
-        if self._key != (key := (self.model.training, grown)):
-            self._key, self._trace, self.reason = key, None, None
+        if self._key != grown:
+            self._key, self._trace, self.reason = grown, None, None
         rows_of_batches: list[list[Tensor]] = []
         with torch.no_grad():
             for number, (inputs, targets) in enumerate(batches if len(left_out) > 1 else ()):
-                run = partial(self._pass, inputs, derive_seed(self._seed, "counterfactuals", number))
+                run = partial(self._pass, inputs, RandomStream.derive_seed(0, "counterfactuals", number))
                 rows_of_batches.append(self._rows(left_out, run, judge, targets))
             by_seed = zip(left_out, zip(*rows_of_batches, strict=True), strict=False)
             return {place[1].number if place else None: torch.cat(rows) for place, rows in by_seed}
@@ -105,7 +98,7 @@ class Counterfactuals:
 
     def _pass(self, inputs: Any, seed: int, left_out: Place | None) -> tuple[Any, bool]:
         """Return the outputs of the model without a seed, and whether it drew random numbers."""
-        stream = RandomStream(seed, device_of(self.model), idle=self._deterministic)
+        stream = RandomStream(seed, Host(self.model).device)
         before = stream.state_dict()
         with nullcontext() if left_out is None else left_out[0].disabled(left_out[1]), stream:
             outputs = self._run(self.model, inputs)
@@ -114,9 +107,8 @@ class Counterfactuals:
 
     def _separate(self, left_out: list[Place | None], run: Run) -> Iterator[Any]:
         """Yield the outputs of passes in which everything is run, each from the same buffers."""
-        kept = KeptBuffers(self.model)
         for place in left_out:
-            with kept:
+            with Host(self.model).evaluating():
                 outputs, _ = run(place)
             yield outputs
 
@@ -127,7 +119,7 @@ class Counterfactuals:
             try:
                 outputs, drew = replay.run(place, run)
             except Exception as error:  # if it is the model's own fault, the separate passes raise it
-                why = OTHER_CALLS if replay.diverged else f"a replayed pass {describe_error(error)}"
+                why = OTHER_CALLS if replay.diverged else f"a replayed pass raised {type(error).__name__}: {error}"
                 raise _NoReplayError(why) from error
             if replay.diverged or drew:
                 raise _NoReplayError(OTHER_CALLS if replay.diverged else NOISE)
@@ -140,14 +132,15 @@ class Counterfactuals:
         trace = _Trace(self.model)
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:
-            with KeptBuffers(self.model):
+            with Host(self.model).evaluating():
                 with _replaced_forwards(_traceable(self.model), trace.watch):
                     _, drew = run(None)
                 buffers = zip(self.model.buffers(), before, strict=True)
                 changed = any(now is not was or not _same_bits(now, value) for now, (was, value) in buffers)
         except Exception as error:
-            raise _NoReplayError("traced, it " + describe_error(error)) from error
-        living = sorted(slot.name for slot in slots_of(self.model) if slot.nursery)
+            why = f"traced, it raised {type(error).__name__}: {error}"
+            raise _NoReplayError(why) from error
+        living = sorted(slot.name for slot in Host(self.model).slots if slot.nursery)
         reasons = {COMPILED: trace.compiled, STATE: changed, NOISE: drew, UNCALLED: sorted(trace.called) != living}
         if obstacles := [reason for reason, holds in reasons.items() if holds]:
             raise _NoReplayError(obstacles[0])
@@ -180,6 +173,7 @@ class _Trace:
         self._open: list[int] = []
         self._stateful: set[int] = set()
         self._lasting = [*model.parameters(), *model.buffers()]
+        self._slots = {id(slot) for slot in Host(model).slots}
 
     def watch(self, module: nn.Module, forward: Forward) -> Forward:
         """Return a forward that records each call of ``module``."""
@@ -193,15 +187,15 @@ class _Trace:
             self.calls.append(call)
             self._open.append(number)
             attributes = dict(vars(module))
-            arguments = args[-1:] if isinstance(module, Slot) else (*args, *named.values())
+            arguments = args[-1:] if id(module) in self._slots else (*args, *named.values())
             copies = [_copied(argument) for argument in arguments]
             try:
                 output = forward(*args, **named)
             finally:
                 self._open.pop()
                 call.end = len(self.calls)
-            if isinstance(module, Slot) and module.living is not None:
-                self.called.append(module.name)
+            if id(module) in self._slots and module.living is not None:
+                self.called.append(str(module.name))
             now = vars(module)
             if now.keys() != attributes.keys() or any(now[name] is not value for name, value in attributes.items()):
                 self._stateful.update((number, *self._open))  # skipping an enclosing call would skip this one, too
@@ -289,7 +283,7 @@ def _replaced_forwards(modules: Iterable[nn.Module], by: Callable[[nn.Module, Fo
 def _traceable(model: nn.Module) -> list[nn.Module]:
     """Return all modules but the model itself, scripted ones, and those of living seeds."""
     scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
-    seeds = [seed for slot in slots_of(model) for seed in slot.nursery]
+    seeds = [seed for slot in Host(model).slots for seed in slot.nursery]
     left_out = {id(model), *(id(part) for owner in (*scripted, *seeds) for part in owner.modules())}
     return [module for module in model.modules() if id(module) not in left_out]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
-from esper_core.growth.counterfactuals import Counterfactuals
+from esper_core.growth import RandomStream, SeedFault, derive_seed, graft, slots_of
 from esper_core.leyline.lifecycle import Stage
+from esper_grow.gardener import Counterfactuals, counterfactuals as reasons
 from tests.support.core_worlds import Net, add_seed, slow
 
 Batches = list[tuple[Tensor, Tensor]]

@@ -242,6 +242,8 @@ class BorrowedOptimizers(OptimizerKeeper):
                     group["param_names"].append(names[id(parameter)])
                 if owner.optimizer is not None and parameter in owner.optimizer.state:
                     lender.state[parameter] = owner.optimizer.state[parameter]
+        # As in a loaded model, so that an optimizer that is built for that one takes the saved state.
+        self._arrange()
         self._forget(seed.number)
 
     def undo(self) -> Callable[[], None]:
@@ -257,7 +259,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             self._in_model = None
             for position, members in held:
                 lender, group = self._group_at(position)
-                for joined in group["params"][len(members["params"]) :]:
+                for joined in {*group["params"]} - {*members["params"]}:
                     lender.state.pop(joined, None)
                 for key, values in members.items():
                     group[key][:] = values
@@ -303,12 +305,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             for number in self.seeds
             for position, owner in enumerate(self.owned_by_seed(number))
         }
-        names = {id(parameter): name for name, parameter in grown_parameters(self._model)}
-        joined = [
-            [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
-            for _, group in self._groups()
-        ]
-        return State.of({**owners, "scaler": self.encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
+        return State.of({**owners, "scaler": self.encode_scaler(self.scaler)}, order=list(self.seeds))
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of another keeper, whose garden had the same seeds."""
@@ -316,18 +313,20 @@ class BorrowedOptimizers(OptimizerKeeper):
         if sorted(order) != sorted(self.seeds):
             why = f"it is of seeds {order}, and here are {sorted(self.seeds)}"
             raise state_mismatch(why)
+        if "joined" in state.plain:
+            why = "it is of an earlier version, in which parameters had another order"
+            raise state_mismatch(why)
         self.scaler = self.decode_scaler(state.part("scaler"), self.scaler, self._host.device)
-        self._arrange(state.plain["joined"])
+        self._arrange()
         before, self.seeds = self._owners_of_seeds, {}  # made anew, for gradient norms are summed in this order
         for number in order:
             parts = [state.part(f"{number}-{position}") for position, _ in enumerate(before[number])]
             self._set_owners(number, [owner.restored(part) for owner, part in zip(before[number], parts, strict=True)])
 
-    def _arrange(self, joined: list[list[str]]) -> None:
-        """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
-        named = dict(grown_parameters(self._model))
-        for (_, group), names in zip(self._groups(), joined, strict=True):
-            order = {id(named[name]): position for position, name in enumerate(names)}
+    def _arrange(self) -> None:
+        """Put what grew at the end of each group, in the order of the model."""
+        order = {id(parameter): position for position, (_, parameter) in enumerate(grown_parameters(self._model))}
+        for _, group in self._groups():
             positions = sorted(
                 range(len(group["params"])), key=lambda position: order.get(id(group["params"][position]), -1)
             )

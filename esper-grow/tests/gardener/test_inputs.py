@@ -163,6 +163,21 @@ def test_a_mean_is_as_good_as_its_losses():
     assert gains[0].mean == pytest.approx(gains[1].mean, 1e-4)
 
 
+def test_every_batch_counts_as_one_where_a_mean_over_chosen_tokens_is_none_over_examples(caplog):
+    def loss(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        chosen = torch.arange(len(inputs)) < 20
+        return functional.cross_entropy(model(inputs)[chosen], targets[chosen])
+
+    loop = make_loop()
+    inputs, targets = loop.validation[0]
+    loop.validation = [(inputs[:20], targets[:20]), (inputs[20:53], targets[20:53]), (inputs[53:], targets[53:])]
+    report = loop.tended({}, loss=loss).epoch()
+    expected = [loss(loop.model.eval(), batch).item() for batch in loop.validation]
+    assert report.signals.validation_loss == pytest.approx(sum(expected) / 3)
+    assert caplog.text.count("E360") == 1
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_examples_in_another_order_in_each_tend_are_not_taken_for_the_same(batched):
     """The loop draws from the generator that shuffles them. Nothing of an example's gain would seem to repeat."""

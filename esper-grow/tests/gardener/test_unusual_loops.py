@@ -1,5 +1,6 @@
 """Unusual loops, and the host of any loop: bit for bit that of the plain loop until a seed is kept."""
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
 from torch.utils.checkpoint import checkpoint
 
-from esper_core import SlotPlace
+from esper_core import EsperError, SlotPlace
 from tests.support.core_worlds import Net, NoisyHost, SmoothHost, per_example
 from tests.support.loops import adam, by_kind, life, make_loop
 
@@ -35,6 +36,32 @@ class Nested(torch.optim.Optimizer):
                 first.mul_(0.9).add_(parameter.grad)
                 second.mul_(0.99).addcmul_(parameter.grad, parameter.grad)
                 parameter.sub_(group["lr"] / group["steps"].sqrt() * first / (second.sqrt() + 1e-3))
+
+
+class Elsewhere(torch.optim.SGD):
+    """Counts its steps where ``place`` says, as optimizers of others do."""
+
+    def __init__(self, params: Any, place: str) -> None:
+        super().__init__(params, 0.01)
+        self.place, self.count = place, torch.zeros(())
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        if self.place == "attribute":
+            self.count += 1
+        elif self.place == "key":
+            self.state["k"] = self.state.get("k", 0) + 1
+        else:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter].setdefault("past", deque(maxlen=2)).append(parameter.grad)
+
+
+@pytest.mark.parametrize("place", ["attribute", "key", "deque"])
+def test_an_optimizer_that_branches_would_change_is_refused(place):
+    loop = make_loop(partial(Elsewhere, place=place)).tended(life("stem", "test/local-conv"))
+    loop.epoch()
+    with pytest.raises(EsperError, match=f"E340 Elsewhere .*in its {'count' if place == 'attribute' else 'state'}"):
+        loop.epoch()
 
 
 def test_an_optimizer_of_two_models_keeps_its_state_of_the_other():

@@ -147,7 +147,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         seed_group: int | None = None,
     ) -> None:
         self._model, self._host = model, Host(model)
-        self._lenders = tuple(optimizers)
+        self.lenders = tuple(optimizers)
         self.clip_norm, self._seed_group = clip_norm, seed_group
         self.scaler = None
         self.host = OwnedParameters((), None)
@@ -157,7 +157,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         """All owners of each living seed, one for each optimizer that it will join; ``seeds`` holds the first."""
         self._positions: dict[int, GroupPosition] = {}
         """For each parameter of a living seed, by its id, the group that it will join."""
-        self._views = [bare_copy(lender) for lender in self._lenders]
+        self._views = [bare_copy(lender) for lender in self.lenders]
         self._in_model: tuple[nn.Parameter, ...] | None = None
         """The model's parameters, listed once between changes and calls of ``tend``: that is slow in large models."""
         self._latest: dict[int, list[Group]] = {}
@@ -178,7 +178,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Return what the user's optimizers hold of the model: host and fossils. Other parameters are left out."""
         ids = set(map(id, self._listed()))
         owners = []
-        for lender, view in zip(self._lenders, self._views, strict=True):
+        for lender, view in zip(self.lenders, self._views, strict=True):
             members = [[member for member in group["params"] if id(member) in ids] for group in lender.param_groups]
             view.param_groups = [
                 {**group, "params": in_model}
@@ -275,7 +275,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         seeds = [owner for number in blended for owner in self._owners_of_seeds[number] if owner.parameters]
         with _joined(seeds) as joined:
             lent = [
-                *zip(self._lenders, self.owned_by_host(), strict=True),
+                *zip(self.lenders, self.owned_by_host(), strict=True),
                 *((joint.lender, joint) for joint in joined),
             ]
             owners = [owner for lender, owner in lent if id(lender) in self.stepped]
@@ -284,7 +284,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def forget_host_state(self) -> None:
         """Reset what the user's optimizers remember of the host, after a rollback."""
-        for lender, owner in zip(self._lenders, self.owned_by_host(), strict=True):
+        for lender, owner in zip(self.lenders, self.owned_by_host(), strict=True):
             groups = [{**group, "params": [*group["params"]]} for group in owner.groups() if group["params"]]
             for parameter in owner.parameters:
                 lender.state.pop(parameter, None)
@@ -292,7 +292,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
-        groups = [group["params"] for lender in self._lenders for group in lender.param_groups]
+        groups = [group["params"] for lender in self.lenders for group in lender.param_groups]
         of_seeds = [owner.parameters for owners in self._owners_of_seeds.values() for owner in owners]
         owned = Counter(id(parameter) for parameter in chain(*groups, *of_seeds))
         grown = grown_parameters(self._model)
@@ -336,12 +336,12 @@ class BorrowedOptimizers(OptimizerKeeper):
     def _groups(self) -> list[tuple[GroupPosition, dict[str, Any]]]:
         return [
             ((number, index), group)
-            for number, lender in enumerate(self._lenders)
+            for number, lender in enumerate(self.lenders)
             for index, group in enumerate(lender.param_groups)
         ]
 
     def _group_at(self, position: GroupPosition) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-        lender = self._lenders[position[0]]
+        lender = self.lenders[position[0]]
         return lender, lender.param_groups[position[1]]
 
     def _group_for(self, parameter: nn.Parameter, at: str) -> GroupPosition:
@@ -357,7 +357,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         open_to_it = [
             (position, group)
             for position, group in self._groups()
-            if _takes(self._lenders[position[0]], group, parameter)
+            if _takes(self.lenders[position[0]], group, parameter)
         ]
         positions = {id(member): position for position, group in open_to_it for member in group["params"]}
         host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in positions]
@@ -379,7 +379,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def _owner_of_seed(self, number: int, members: list[tuple[int, list[nn.Parameter]]]) -> OwnedBySeed:
         """Return an owner of a seed's parameters, by the group of the user's optimizer that they will join."""
-        lender = self._lenders[number]
+        lender = self.lenders[number]
         view = bare_copy(lender)
         parameters = tuple(chain(*(of_group for _, of_group in members)))
         owner = OwnedBySeed(parameters, view, lender=lender, members=tuple(members), latest=self._latest)

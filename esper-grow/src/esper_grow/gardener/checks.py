@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,7 +17,7 @@ from esper_core.leyline.errors import GrowthError, Problem, plural, suggestion
 from esper_grow.gardener.traces import HostAutocast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from esper_core.growth import Variety
 
@@ -53,6 +53,42 @@ def prune(model: ModelT) -> ModelT:
     refuse_open_gardener(model)
     Host(model).prune()
     return model
+
+
+def kept_by(optimizers: Iterable[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    """Return what optimizers keep, by the names of their attributes, in a form that can be compared."""
+    return [{name: _spelled(value) for name, value in vars(optimizer).items()} for optimizer in optimizers]
+
+
+def refuse_shared_state(optimizers: Iterable[torch.optim.Optimizer], before: Iterable[Mapping[str, Any]]) -> None:
+    """Raise GrowthError (E340) if a step of a branch has changed what the loop's optimizers keep."""
+    for optimizer, kept in zip(optimizers, before, strict=True):
+        if changed := [
+            name for name, value in vars(optimizer).items() if _has_changed(kept.get(name), _spelled(value))
+        ]:
+            message = (
+                f"{type(optimizer).__name__} keeps numbers elsewhere than in state[parameter]: in its {changed[0]}"
+            )
+            hint = (
+                "A branch steps it, too, and has changed them for your loop. Build model and loop anew, with another."
+            )
+            raise GrowthError(Problem("E340", message, hint=hint))
+
+
+def _has_changed(before: Any, now: Any) -> bool:
+    if isinstance(before, dict) and isinstance(now, dict):  # what came to it was not there to be changed
+        return any(_has_changed(part, now.get(name)) for name, part in before.items())
+    return bool(before != now)
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):  # a parameter has the numbers of a branch for a while
+        return id(value), None if isinstance(value, nn.Parameter) else value._version
+    if isinstance(value, Mapping):
+        return {id(key) if isinstance(key, torch.Tensor) else key: _spelled(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_spelled(part) for part in value]
+    return value if isinstance(value, int | float | str) else id(value)
 
 
 def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:

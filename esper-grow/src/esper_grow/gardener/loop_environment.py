@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
 
@@ -20,6 +20,7 @@ from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import GovernorStop, GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Cause, Reason
+from esper_grow.gardener.checks import kept_by, refuse_shared_state
 from esper_grow.gardener.traces import without_trace
 from esper_grow.gardener.validation import kind_of, noted
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
     from esper_core.trainer import GrowingNetwork
+    from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
     from esper_grow.gardener.seed_sets import SeedSet
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
@@ -212,10 +214,12 @@ class LoopEnvironment:
         the loop has moved. Nothing is said of sets, which begin after that step, nor where random numbers are drawn.
         """
         incubating = self.network.garden.incubating
-        newborn = [incubating[number] for number in incubating.keys() - self.compared if not incubating[number].is_set]
-        self.compared |= incubating.keys()
-        before = [self._look_at(branch) for branch in newborn]
+        new, optimizers = incubating.keys() - self.compared, cast("BorrowedOptimizers", self.network.keeper).lenders
+        newborn = [incubating[number] for number in new if not incubating[number].is_set]
+        self.compared |= new
+        before, kept = [self._look_at(branch) for branch in newborn], kept_by(optimizers) if new else []
         self.network.incubate(parts)
+        refuse_shared_state(optimizers if new else (), kept)
         for branch, (steps, drawn) in zip(newborn, before, strict=True):
             distances, now = self._look_at(branch)
             apart = math.hypot(*(distance for distance, step in zip(distances, steps, strict=True) if step))

@@ -109,6 +109,7 @@ class Validation:
         self._of_frozen = expected if trial else None
         losses: list[Tensor] = []
         seen: list[Tensor] = []
+        is_whole = False
         with (
             torch.no_grad(),
             host.evaluating(),
@@ -121,9 +122,15 @@ class Validation:
                 seen.append(fingerprint(moved, device))
                 with noted(partial(self._describe, moved, len(seen))):
                     losses.append(self.losses_of(model, moved))
+                is_whole = is_whole or len(losses[-1]) == 1 < Example.of(moved).size
                 if not trial and expected is not None and torch.equal(losses[0], expected[: len(losses[0])]):
                     self._of_frozen = expected
                     return expected
+        if is_whole and sum(map(len, losses)) > len(losses) and isinstance(self._loss, partial):
+            # As of tokens that a mask selects: an example would count as much as a whole batch beside it.
+            self._loss = self._loss.args[0]  # of ``each_example``
+            warn_of_reduction()
+            return self.evaluate(model, autocast, trial=trial)
         if not losses:
             empty, read_once = ("has no examples", _HELD_OUT), ("can be read only once", REPEATABLE)
             defect, hint = empty if self._seen is None else read_once

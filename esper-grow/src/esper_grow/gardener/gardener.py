@@ -195,6 +195,7 @@ class Gardener:
             self._stale = StaleCopies(model, self._form)
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_pre_hook(self._keeper.remember_step).remove)
+                self._closing.callback(borrowed.register_step_pre_hook(self._environment.compare_weights).remove)
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
                 self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
@@ -247,10 +248,8 @@ class Gardener:
             equal = 1 if getattr(batches[0], "adds_up", False) else len(batches)  # a Trainer's are parts of the mean
             parts = [partial(self._mean_loss, micro_batch, equal) for micro_batch in batches]
             is_compared = network.garden.incubating.keys() <= self._environment.compared
-            # Where gradients are clipped, those of a newborn seed change the norm, and so the step of its branch.
-            plain = is_compared or self._keeper.clip_norm is not None
             with without_trace(self.model, self._optimizers):
-                (network if plain else self._environment).incubate(parts)
+                (network if is_compared else self._environment).incubate(parts)
         if batches:
             self._keeper.stepped.clear()
 
@@ -276,6 +275,7 @@ class Gardener:
         concluded = "" if any(slot.seeds for slot in result.signals[0].slots) else "".join(self._arm.conclusions())
         tended = self._recorder.take(result.step, self.steps, result.signals[0], look, concluded)
         self._environment.warn_of_surplus()
+        self._environment.note_weights()
         self._prospects.warn_again(tended.signals)
         self.best_loss = tended.best_loss
         changes = tended.moved

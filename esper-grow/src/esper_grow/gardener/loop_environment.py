@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
+from torch.nn.utils import get_total_norm
 
 from esper_core.growth import Example, Host
 from esper_core.leyline.actions import Op
@@ -193,6 +194,8 @@ class LoopEnvironment:
         self.compared: set[int] = set()
         """Numbers of the branches whose first step was compared with the model's."""
         self._warned_apart = False
+        self._weights: float | None = None
+        """The norm of the weights at the end of the latest ``tend``, until the loop's next step."""
         self._order = 0
         self._validation, self._autocast = validation, autocast
 
@@ -211,11 +214,13 @@ class LoopEnvironment:
         """Train the seeds on a batch; log a warning if a new branch does not train as the loop does (E376).
 
         A newborn seed changes no output, so its branch has to take the step that the model has just taken, in all that
-        the loop has moved. Nothing is said of sets, which begin after that step, nor where random numbers are drawn.
+        the loop has moved. Nothing is said of sets, which begin after that step, nor where random numbers are drawn, or
+        gradients are clipped: those of a newborn seed change the norm.
         """
         incubating = self.network.garden.incubating
-        new, optimizers = incubating.keys() - self.compared, cast("BorrowedOptimizers", self.network.keeper).lenders
-        newborn = [incubating[number] for number in new if not incubating[number].is_set]
+        keeper = cast("BorrowedOptimizers", self.network.keeper)
+        new, optimizers, is_clipped = incubating.keys() - self.compared, keeper.lenders, keeper.clip_norm is not None
+        newborn = [incubating[number] for number in new if not (is_clipped or incubating[number].is_set)]
         self.compared |= new
         before, kept = [self._look_at(branch) for branch in newborn], kept_by(optimizers) if new else []
         self.network.incubate(parts)
@@ -230,6 +235,22 @@ class LoopEnvironment:
                 message = f"a branch trains otherwise than the loop: after one batch it is {share} from the model"
                 hint = "Gates take that for a gain of seeds. Pass the loss and the batches that the loop trains on."
                 log.warning("%s", Problem("E376", message, hint=hint))
+
+    def note_weights(self) -> None:
+        """Remember the weights at the end of a ``tend``, if there are branches, which do not follow other changes."""
+        self._weights = self._norm() if self.network.garden.incubating else None
+
+    def compare_weights(self, *_: Any) -> None:
+        """Log a warning if the loop has changed the weights since ``tend`` (E376); a hook before its first step."""
+        before, self._weights = self._weights, None
+        if before is not None and before != (now := self._norm()) and not math.isnan(now):
+            message = "the loop has changed the weights since tend(), and branches go on with what they had"
+            hint = "Gates take the difference for a gain. Load weights before tend(), or when no seed lives."
+            log.warning("%s", Problem("E376", message, hint=hint))
+
+    def _norm(self) -> float:
+        trained = [member.detach() for member in self.network.model.parameters() if member.requires_grad]
+        return float(get_total_norm(trained)) if trained else 0.0
 
     def _look_at(self, branch: Any) -> tuple[list[float], list[Any]]:
         """Return how far each of a branch's parameters is from the model's, and the states of random numbers."""

@@ -388,7 +388,7 @@ class Gardener:
         if (seed_set := self._environment.seed_set) is None:
             return None
         self._report(seed_set.decide(step, last=step + 1 >= self.steps))
-        return seed_set.take_look()
+        return seed_set.look
 
     def _report(self, transitions: Sequence[Transition]) -> None:
         """Publish what changed without an action, after the steps so far."""

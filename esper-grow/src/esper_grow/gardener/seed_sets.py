@@ -152,7 +152,8 @@ class SeedSet:
         self._lives = False
         self._trained = self._spent = 0.0
         self._losses: dict[int | None, Tensor] = {}
-        self._look: SetLook | None = None
+        self.look: SetLook | None = None
+        """What the latest ``tend`` found; None if there was no set in it."""
 
     @property
     def _members(self) -> list[tuple[Any, Seed]]:
@@ -202,13 +203,13 @@ class SeedSet:
 
     def decide(self, step: int, *, last: bool) -> list[Transition]:
         """Prune members that are not missed, and keep the set or prune it if that is due; ``last``: after this none."""
-        members, self._look = self._members, None
+        members, self.look = self._members, None
         if self._number is None or not members:
             self._warn_if_lost()
             return []
         garden, gates = self._network.garden, self._network.garden.gates
         opinion = gates.opinion(garden.incubating[self._number])
-        self._look = self._looked(members, opinion)
+        self.look = self._looked(members, opinion)
         changes = [
             change
             for number, upper in self._not_missed(members)
@@ -223,7 +224,7 @@ class SeedSet:
             changes += [change for _, seed in left for change in garden.remove(REFUSED, number=seed.number)]
         self._lives = bool(self._members)
         pruned = sum(change.now is Stage.PRUNED for change in changes)
-        self._look = replace(self._look, pruned=pruned, kept=kept)
+        self.look = replace(self.look, pruned=pruned, kept=kept)
         return changes
 
     def _warn_if_lost(self) -> None:
@@ -288,11 +289,6 @@ class SeedSet:
         missed.sort(key=lambda entry: -entry[1])
         parameters = sum(seed.parameter_count for _, seed in members)
         return SetLook(len(members), parameters, gains.get(self._number), opinion, tuple(missed))
-
-    def take_look(self) -> SetLook | None:
-        """Return what the latest ``tend`` found; None if there was no set in it."""
-        look, self._look = self._look, None
-        return look
 
     def state(self) -> dict[str, Any]:
         """Return which set it is, and what was trained and spent, as plain data."""

@@ -227,9 +227,9 @@ def observe_places(model: nn.Module, places: Mapping[str, SlotPlace], example: E
     if not problems:
         problems = _batch_elsewhere(model, places, observed, example)
     if problems:
-        ordered = [(name, problems[name]) for name in places if name in problems]
-        fitting = _fitting_modules(model, example)
-        raise GraftError([_with_nearest(problem, places[name].at, model, fitting) for name, problem in ordered])
+        refused = {place.at: problems[name] for name, place in places.items() if name in problems}
+        fitting = [name for name in _fitting_modules(model, example) if name not in refused]
+        raise GraftError([_with_nearest(problem, at, model, fitting) for at, problem in refused.items()])
     return [observed[name] for name in places]
 
 
@@ -240,13 +240,13 @@ def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
         calls = _calls_at(model, called, example, training=False)
     except Exception:
         return []  # a hook on every module can break one that calls another by itself
-    outcomes = {name: _observed(model, name, called[name], calls[name], example=example) for name in called}
-    return [name for name, outcome in outcomes.items() if isinstance(outcome, Observed)]
+    fits = partial(_observed, model, example=example)
+    return [name for name in called if isinstance(fits(name, called[name], calls[name]), Observed)]
 
 
 def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str]) -> Problem:
     """Add to the hint the modules beside the one at ``at`` that can have a slot."""
-    order = [name for name, _ in model.named_modules() if not is_grown(name)]
+    order = list(dict(model.named_modules()))
     nearest = sorted(fitting, key=lambda name: abs(order.index(name) - order.index(at)))[:3]
     beside = f"Modules near it that can have a slot: {', '.join(nearest)}" if nearest else None
     return replace(problem, hint="\n".join(filter(None, [problem.hint, beside])) or None)

@@ -90,6 +90,9 @@ def test_a_set_trains_apart_loses_what_is_not_missed_and_is_kept_at_once():
     assert "is kept" in str(kept)
     assert not torch.equal(world.model(inputs), plain(inputs))
     assert world.epochs(1)[-1].together is None
+    world.gardener.close()
+    with pytest.raises(EsperError, match=r"E347 no slot has room .*\n.*Without together a set that is kept trains on"):
+        Gardener(world.model, world.gardener.optimizer, loss=per_example, validation=world.held_out, together=True)
 
 
 def test_members_that_cost_more_than_they_gain_are_pruned_and_the_rest_is_kept():

@@ -303,7 +303,8 @@ class SeedSet:
 def _refuse_crowded(slots: Sequence[Any], copies: int) -> None:
     """Raise GrowthError if there is no slot with room for a set, or one has too little."""
     if not slots:
-        hint = "Every slot is full, or no blueprint fits it. Give slots room from the start:  adapters(…, stack=2)"
+        full = "Every slot is full, or no blueprint fits it. Without together a set that is kept trains on;"
+        hint = f"{full} another one needs room from the start:  adapters(…, stack=2)"
         raise GrowthError(Problem("E347", "no slot has room for a set of seeds", hint=hint))
     for slot in slots:
         if (room := slot.limit - len(slot.seeds)) < copies:

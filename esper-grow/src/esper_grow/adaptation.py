@@ -164,6 +164,14 @@ def refused_by_peft(model: nn.Module, layers: Iterable[str]) -> list[str]:
     return [name for name in layers if name.removesuffix(".base_layer").rpartition(".")[2] in ("out_proj", "conv1d")]
 
 
+def with_several_names(model: nn.Module, layers: Iterable[str]) -> list[str]:
+    """Return those of the layers that are several attributes, of which PEFT replaces the first alone."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    # Names through one parent that itself has several are the same attribute.
+    places = {(modules[(parts := name.rpartition("."))[0]], parts[2]): module for name, module in modules.items()}
+    return [name for name in layers if [*places.values()].count(modules[name]) > 1]
+
+
 def _layers_of(model: nn.Module, where: str | Sequence[str]) -> list[str]:
     """Return the names of the layers that ``where`` means, as ``adapters`` describes it."""
     layers, all_layers = _linear_layers(model)

@@ -33,7 +33,7 @@ from esper_core.leyline.errors import GrowthError, Problem, plural, suggestion
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
-from esper_grow.adaptation import linear_shape, refused_by_peft
+from esper_grow.adaptation import linear_shape, refused_by_peft, with_several_names
 from esper_grow.peft_growth import has_adapters, keep_growth_with_adapters, refuse_living
 from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
@@ -104,9 +104,8 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
         GrowthError: seeds are alive (E336), or nothing is to be saved, or PEFT cannot express what grew (E337).
         RunFolderError: the folder cannot be written.
     """
-    host = Host(model)
     refuse_living(model)
-    slots = host.slots.by_module
+    slots = Host(model).slots.by_module
     chosen = {
         at: [seed for seed in slot.fossils if (seed.acts if name is None else seed.label == name)]
         for at, slot in slots.items()
@@ -119,6 +118,8 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     layers = {at: model.get_submodule(at) for at in grown}
     for at, seeds in grown.items():
         _refuse_inexpressible(slots[at].name, seeds, layers[at], of_part=slots[at].part is not None)
+    if several := with_several_names(model, layers):
+        _refuse(f"PEFT adapts a layer under its first name alone, and that is not the only one of {', '.join(several)}")
     names = {at: _name_in_peft(model, at) for at in grown}
     kinds = {type(seed.block) for seeds in grown.values() for seed in seeds}
     config: dict[str, Any] = {}

@@ -71,14 +71,15 @@ def test_what_grew_in_a_peft_model_comes_back_with_its_adapters_and_peft_alone_s
 @pytest.mark.parametrize("rslora", [False, True])
 def test_peft_gives_each_layer_the_rank_and_the_scale_of_its_blocks_in_a_plan(world, rslora):
     ranks = {"model.layers.0.mlp.down_proj": 6, "model.layers.0.self_attn.q_proj": 2}
-    model, words = world.base(), [*torch.randint(0, 30, (2, 60, 8))]
-    plan = esper.place_adapters(
-        model, next_words, words, words, where=list(ranks), rank=6, block=2, rslora=rslora, steps=1
-    )
+    model, words = world.base().requires_grad_(requires_grad=False), [*torch.randint(0, 30, (2, 60, 8))]
+    model.lm_head.requires_grad_()
+    options = {"where": [*ranks], "rank": 6, "block": 2, "rslora": rslora, "steps": 1}
+    plan = esper.place_adapters(model, next_words, words, words, **options)
     chosen = [place for place in plan.places if place.block <= ranks[place.slot] // 2]
     ordered = tuple(replace(place, order=order) for order, place in enumerate(chosen, 1))
     config = world.peft.LoraConfig(**replace(plan, verdict="pays", places=ordered).to_peft())
     adapted = world.peft.get_peft_model(model, config)
+    assert sum(values.requires_grad for values in adapted.parameters()) == 5, "two of each adapter, and the head's"
     for layer, rank in ranks.items():
         module = adapted.get_submodule(f"base_model.model.{layer}")
         assert (module.r["default"], module.scaling["default"]) == (rank, pytest.approx(6**0.5 if rslora else 1.0))

@@ -369,6 +369,7 @@ def put(model: nn.Module, at: str, *names: str, blend: Blend = Blend.ADD, stage:
         (lambda: put(llama(), UP, "lora", blend=Blend.GATED), "E337 PEFT adds adapters, .*lora in .*by gate"),
         (lambda: put(llama(), "model.layers.0.mlp", "lora"), "E337 PEFT adapts linear layers .*LlamaMLP"),
         (lambda: put(mamba(), "backbone.layers.0.mixer.out_proj", "lora"), r"E337 PEFT refuses LoRA beside .*out_proj"),
+        (lambda: (net := put(llama(), UP, "lora")).add_module("up", net.get_submodule(UP)) or net, "E337 .*first name"),
         (lambda: put(llama(), UP, "lora", "ia3"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "dora", "dora"), "E337 PEFT has one DoRA or IA³"),
         (lambda: put(llama(), UP, "lora", "lora(dropout=0.1)"), "E337 PEFT has one dropout .*0.0, 0.1"),

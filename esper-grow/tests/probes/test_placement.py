@@ -33,7 +33,7 @@ class Residual(nn.Module):
     def __init__(self, layers: int = 3, acting: Callable[[torch.Tensor], int | None] = lambda inputs: None) -> None:
         super().__init__()
         self.layers, self.acting = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers)), acting
-        self.head = nn.Linear(8, 2)
+        self.head, self.pre_head = nn.Linear(8, 2), nn.LayerNorm(8)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         for layer in self.layers[: self.acting(inputs)]:
@@ -149,6 +149,8 @@ def test_a_layer_that_lacks_more_gets_more_blocks_of_the_rank(form, power, tmp_p
         assert blueprints[layer].name.startswith(f"lora(rank={rank},alpha={alpha:.3}"[:-1])
     assert ", ".join(f"{layer} {rank}" for layer, rank in ranks.items()) in str(plan).replace("\n", " ")
     assert grown(lacking[0], lacking, plan) == list(lacking[0].state_dict())
+    with pytest.raises(EsperError, match="E337 PEFT does not take"):
+        replace(plan, peft=None).to_peft()
     for changes, message in (
         ({"blueprints": ()}, "more blocks than there are blueprints"),
         ({"parameters": plan.parameters + 1}, "a changed plan is not measured"),
@@ -188,16 +190,30 @@ def test_nothing_pays_where_the_data_are_the_models_own(world) -> None:
         nothing.to_peft()
 
 
-def test_a_plan_with_a_layer_that_peft_refuses_is_for_a_gardener_alone(world) -> None:
-    model = copy.deepcopy(world[0])
+def of_mamba(model: Any) -> None:
     model.layers[2] = nn.Sequential(OrderedDict(out_proj=model.layers[2]))
     model.config = SimpleNamespace(model_type="mamba")
-    plan = placed((model, *world[1:]), where="out_proj")
-    assert plan.slots_and_blueprints()["slots"] == [f"{HELPFUL}.out_proj"]
-    with pytest.raises(EsperError, match=r"E337 PEFT does not take lora\(rank=1\) at these layers.*\n.*Mamba"):
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (of_mamba, {"where": "out_proj"}, r"PEFT refuses LoRA beside layers\.2\.out_proj\n  Leave"),
+        (id, {"blueprint": "bottleneck_adapter(width=4)"}, "PEFT has no adapter that computes .*\n  Place LoRA"),
+        (nn.Module.requires_grad_, {"price": 1e-9, "steps": 40}, "PEFT freezes all weights of .*Freeze all but a head"),
+        (lambda model: model.layers[0].bias.requires_grad_(), {}, r"PEFT freezes layers\.0\.bias, which trained"),
+        (lambda model: model.head.requires_grad_(), {}, 'PEFT takes pre_head for the trained "head", .*\n  Rename'),
+        (lambda model: setattr(model, "again", model.layers[2]), {}, r"PEFT adapts .* only one of layers\.2\n  Give"),
+    ],
+)
+def test_a_plan_that_peft_cannot_train_is_for_a_gardener_alone(change, options, message, world, tmp_path) -> None:
+    model = copy.deepcopy(world[0])
+    change(model)
+    replace(placed((model, *world[1:]), **options), verdict="pays").save(tmp_path / "plan.json")
+    plan = read_plan(tmp_path / "plan.json")
+    with pytest.raises(EsperError, match=f"(?s)E337 {message}.*, or grow the plan with a Gardener") as refused:
         plan.to_peft()
-    with pytest.raises(EsperError, match=r"E337 PEFT has no adapter that computes what bottleneck_adapter\S+ does\n"):
-        placed(world, blueprint="bottleneck_adapter(width=4)").to_peft()
+    assert plan.remarks[0] == f"{refused.value.problems[0].message}."
 
 
 def test_a_gain_that_few_examples_cannot_show_is_undecided_and_its_places_are_ranked(world) -> None:
@@ -334,23 +350,17 @@ def test_a_loss_under_autocast_trains_in_each_step(world, plan) -> None:
 
 
 def test_peft_gets_a_pattern_where_a_name_is_the_end_of_another(world) -> None:
-    def compute(net: Any, inputs: torch.Tensor) -> torch.Tensor:
-        for layer in net.layers:
-            inputs = inputs + 0.1 * torch.tanh(layer(inputs))
-        return net.inner(inputs)
-
-    model = Net(compute, layers=copy.deepcopy(world[0].layers), inner=copy.deepcopy(world[0]))
-    model.inner.head.requires_grad_(requires_grad=True)
-    nested = placed((model, *world[1:]), where=["inner.layers.2", "layers.0"], steps=40)
+    model = copy.deepcopy(world[0])
+    model.head = copy.deepcopy(world[0])
+    model.head.head.requires_grad_()
+    nested = placed((model, *world[1:]), where=["head.layers.2", "layers.0"], steps=40)
     targets = nested.to_peft()["target_modules"]
-    names = [name for name, _ in model.named_modules()]
-    assert sorted(name for name in names if re.fullmatch(targets, name)) == sorted(nested.slots)
-    assert nested.to_peft()["modules_to_save"] == ["inner.head"], "which PEFT would freeze"
+    assert sorted(name for name, _ in model.named_modules() if re.fullmatch(targets, name)) == sorted(nested.slots)
+    assert nested.to_peft()["modules_to_save"] == ["head.head"], "which PEFT would freeze"
 
 
 def test_what_is_frozen_is_shared_and_never_copied(world, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied: list[bool] = []
-    plain = nn.Parameter.__deepcopy__
+    copied, plain = [], nn.Parameter.__deepcopy__
     monkeypatch.setattr(
         nn.Parameter, "__deepcopy__", lambda tensor, memo: copied.append(tensor.requires_grad) or plain(tensor, memo)
     )

@@ -35,15 +35,13 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 import torch
 from torch import Tensor
 
-from esper_blueprints.dora import Dora
-from esper_blueprints.lora import Lora
 from esper_core.growth import Host, compare_losses, graft
 from esper_core.leyline import SlotPlace
 from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, Problem, plural
 from esper_core.plugins import load_plugins
 from esper_core.settings import GrowthConfig
-from esper_grow.adaptation import ALL, adapters, blocks_together, refused_by_peft
+from esper_grow.adaptation import ALL, adapters, blocks_together
 from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers
 from esper_grow.gardener.checks import frozen_norms, refuse_unknown_options
 from esper_grow.gardener.choices import blueprints_of
@@ -52,8 +50,8 @@ from esper_grow.gardener.validation import Validation, counted_example
 from esper_grow.probes.budget import BudgetClock, seconds_of
 from esper_grow.probes.data import TrainingBatches, held_out_batches, rows_of
 from esper_grow.probes.gated_adapters import GatedAdapters, pooled
-from esper_grow.probes.places import fitting_places, trained_modules
-from esper_grow.probes.plans import AdapterPlace, AdapterPlan, PlaceKey, better_order, filled, gain_of, has_longer_name
+from esper_grow.probes.places import fitting_places, lora_in_peft
+from esper_grow.probes.plans import AdapterPlace, AdapterPlan, PlaceKey, better_order, filled, gain_of, name_in_peft
 from esper_grow.probes.trainings import guarded, new_training, refuse_not_finite
 from esper_run.config import section_of
 from esper_run.formats import format_number, format_seconds
@@ -169,7 +167,6 @@ def place_adapters(
         with without_trace(training.model), batches.generators.kept():
             with torch.no_grad():
                 example, by_example, _ = counted_example(training.model, batches.first(), training.loss)
-            modules = [name for name, _ in training.model.named_modules()]
             slots, refused = fitting_places(training.model, layers, example)
             if not slots:
                 raise GraftError(refused)
@@ -177,7 +174,7 @@ def place_adapters(
             held_out = held_out_batches(validation, options.get("examples", EXAMPLES))
             request = Request(blueprints, parameters, seed, clock, report)
             data = training, batches, held_out, by_example, Host(training.model).prices(growth, None)
-            return Placement(*data, request, refused, modules, len(fixed)).run(steps)
+            return Placement(*data, request, refused, len(fixed)).run(steps)
 
 
 def _adapters_of(
@@ -227,7 +224,6 @@ class Placement:
         held_out: Validation batches.
         loss: Returns one loss for each example.
         refused: Why layers that were meant have no place.
-        modules: The names of all modules of the model.
         fixed: How many frozen normalisations do not move their statistics.
     """
 
@@ -238,7 +234,6 @@ class Placement:
     prices: Prices
     request: Request
     refused: Sequence[Problem]
-    modules: Sequence[str]
     fixed: int
     seeds: dict[PlaceKey, Seed] = field(default_factory=dict, init=False)
     """The adapter of each place, in the copy in which all act."""
@@ -388,6 +383,10 @@ class Placement:
         verdict, reason = self._verdict(places, losses, steps, wanted)
         if verdict == "nothing pays":
             chosen = []
+        model, slots = self.training.model, list(dict.fromkeys(place.slot for place in chosen))
+        names = list(Host.split_state(dict(model.named_modules(remove_duplicate=False)))[0])
+        ends = tuple(f".{name_in_peft(layer)}" for layer in layers)
+        peft, obstacle = lora_in_peft(model, names, slots, next(iter(self.seeds.values())).block)
         if not chosen:
             places = [replace(place, order=None, beside=None, at_least=None, price=None) for place in places]
         return AdapterPlan(
@@ -397,9 +396,10 @@ class Placement:
             layers=layers,
             blueprint=self.request.blueprints[0],
             blueprints=self.request.blueprints,
-            peft=self._peft(layers),
-            by_pattern=has_longer_name(layers, self.modules),
-            model=type(self.training.model).__name__,
+            peft=peft,
+            obstacle_in_peft=obstacle,
+            by_pattern=any(name_in_peft(name).endswith(ends) for name in names),
+            model=type(model).__name__,
             parameters=sum(place.parameters for place in chosen),
             limit=self.request.limit,
             host_loss=float(host.mean()),
@@ -408,7 +408,7 @@ class Placement:
             steps=steps,
             examples=len(host),
             seconds=self.request.clock.used,
-            remarks=tuple(self._remarks(chosen, steps, wanted)),
+            remarks=(*[f"{text}." for text in obstacle or ()], *self._remarks(chosen, steps, wanted)),
         )
 
     def _verdict(
@@ -459,16 +459,6 @@ class Placement:
             return None
         alone, price = format_number(best.alone, signed=True), format_number(prices[best])
         return f"The best of them brings about {alone}, and its price is {price} (price=… sets it)."
-
-    def _peft(self, layers: Sequence[str]) -> dict[str, Any] | None:
-        """Return the settings of PEFT's LoRA that all places have in common; None if it refuses them."""
-        lora = next(iter(self.seeds.values())).block
-        if not isinstance(lora, Lora) or refused_by_peft(self.training.model, layers):
-            return None
-        dropout = 0.0 if lora.dropout is None else lora.dropout.p
-        settings = {"r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.rslora, "lora_dropout": dropout}
-        more = {"use_dora": isinstance(lora, Dora), "modules_to_save": trained_modules(self.training.model, layers)}
-        return settings | {name: value for name, value in more.items() if value}
 
     def _remarks(self, chosen: Sequence[AdapterPlace], steps: int, wanted: int) -> Iterator[str]:
         if chosen and len(self.request.blueprints) > 1:

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
+from esper_blueprints.dora import Dora
+from esper_blueprints.lora import Lora
 from esper_core.growth import Example, Host, RandomStream, graft
 from esper_core.leyline.errors import GraftError, GrowthError, Problem
+from esper_grow.adaptation import refused_by_peft, with_several_names
 from esper_grow.peft_growth import has_adapters
 
 if TYPE_CHECKING:
@@ -99,7 +102,41 @@ def fitting_places(model: nn.Module, names: list[str], example: Example) -> tupl
     return names, refused
 
 
-def trained_modules(model: nn.Module, layers: Sequence[str]) -> list[str]:
+def lora_in_peft(
+    model: nn.Module, modules: Sequence[str], layers: Sequence[str], block: nn.Module
+) -> tuple[dict[str, Any] | None, tuple[str, str] | None]:
+    """Return the settings of PEFT's LoRA for such blocks, and why PEFT cannot train what was measured, with a remedy.
+
+    ``modules`` are the names of all of the model. None: the block is no LoRA; PEFT can train it.
+    """
+    if not isinstance(block, Lora):
+        return None, ("PEFT has no adapter that computes what was placed", "Place LoRA")
+    saved = _trained_modules(model, layers)
+    settings: dict[str, Any] = {"r": block.rank, "lora_alpha": block.alpha, "use_rslora": block.rslora}
+    settings["lora_dropout"] = 0.0 if block.dropout is None else block.dropout.p
+    more = {"use_dora": isinstance(block, Dora), "modules_to_save": saved}
+    settings |= {name: value for name, value in more.items() if value}
+    parameters = {} if has_adapters(model) else Host(model).parameters()
+    whole = tuple(f"{module}." for module in saved)
+    lost = [name for name, values in parameters.items() if values.requires_grad and not name.startswith(whole)]
+    # PEFT compares the ends of names, those that it gives to parts of an adapted layer too, without regard to dots.
+    names = [*modules, "base_layer", "default", "lora_A", "lora_B", "lora_dropout", "lora_magnitude_vector"]
+    if refused := refused_by_peft(model, layers):
+        return settings, (f"PEFT refuses LoRA beside {', '.join(refused)}", "Leave that out of where=…")
+    if several := with_several_names(model, [*layers, *saved]):
+        why = f"PEFT adapts a layer under its first name alone, and that is not the only one of {', '.join(several)}"
+        return settings, (why, "Give it one name")
+    if lost:
+        what = "all weights of the model" if len(lost) == len(parameters) else ", ".join(lost[:3])
+        why = f"PEFT freezes {what}, which trained in the measurement"
+        return settings, (why, "Freeze all but a head before placing")
+    if taken := [name for name in names if name.endswith(tuple(saved)) and name not in saved]:
+        why = f'PEFT takes {", ".join(taken[:3])} for the trained "{", ".join(saved)}", since the names end alike'
+        return settings, (why, "Rename what trains beside the adapters")
+    return settings, None
+
+
+def _trained_modules(model: nn.Module, layers: Sequence[str]) -> list[str]:
     """Return the modules beside these layers that train as a whole in a model of which a part is frozen."""
     names: list[str] = []
     if has_adapters(model) or all(parameter.requires_grad for parameter in model.parameters()):

@@ -97,8 +97,8 @@ class AdapterPlan:
         layers: Their layers in the order of the model.
         blueprint: What was tried at each.
         blueprints: What one block is, what two of a layer are together, and so on; empty: of an older version.
-        peft: The settings of PEFT's LoRA that all places have in common; None: the adapter is no LoRA, or PEFT
-            refuses it at a place.
+        peft: The settings of PEFT's LoRA that all places have in common; None: it is no LoRA.
+        obstacle_in_peft: Why PEFT cannot train what was measured, and what to do; None: none is known.
         by_pattern: Whether PEFT gets a pattern of names, because one of them is the end of another module's name.
         model: The class of the model.
         parameters: How many trainable parameters the plan has.
@@ -130,6 +130,7 @@ class AdapterPlan:
     seconds: float
     remarks: tuple[str, ...] = ()
     blueprints: tuple[str, ...] = ()
+    obstacle_in_peft: tuple[str, str] | None = None
     format: int = PLAN_FORMAT
 
     @property
@@ -160,14 +161,10 @@ class AdapterPlan:
             GrowthError: Nothing is planned, or the plan is undecided (E351), or PEFT does not take it (E337).
         """
         self._refuse_unusable()
-        if self.peft is None:
-            message = f"PEFT does not take {self.blueprint} at these layers"
-            hint = "It refuses LoRA beside out_proj of Mamba. Leave that out of where=…, or grow it with a Gardener."
-            if all(place.rank is None for place in self.places):
-                message = f"PEFT has no adapter that computes what {self.blueprint} does"
-                hint = "Place LoRA, or grow the adapters with a Gardener."
-            raise GrowthError(Problem("E337", message, hint=hint))
-        layers = [_name_in_peft(slot) for slot in self.slots]
+        if self.peft is None or self.obstacle_in_peft is not None:
+            why, remedy = self.obstacle_in_peft or ("PEFT does not take what was placed there", "Place LoRA elsewhere")
+            raise GrowthError(Problem("E337", why, hint=f"{remedy}, or grow the plan with a Gardener."))
+        layers = [name_in_peft(slot) for slot in self.slots]
         targets = "|".join(map(re.escape, layers)) if self.by_pattern else layers
         counts = list(self._blocks().values())
         usual = Counter(counts).most_common(1)[0][0]
@@ -233,17 +230,7 @@ class AdapterPlan:
         return html_of("plan", self.to_dict())
 
 
-def has_longer_name(layers: Iterable[str], modules: Iterable[str]) -> bool:
-    """Return whether the name of a layer is the end of another module's name, which PEFT would adapt, too.
-
-    >>> has_longer_name(["0"], ["0", "1"]), has_longer_name(["0"], ["0", "1", "1.0"])
-    (False, True)
-    """
-    ends = tuple(f".{_name_in_peft(layer)}" for layer in layers)
-    return any(_name_in_peft(module).endswith(ends) for module in modules)
-
-
-def _name_in_peft(layer: str) -> str:
+def name_in_peft(layer: str) -> str:
     """Return the name that PEFT gives to a layer, which in a PeftModel has another one."""
     return layer.removeprefix("base_model.model.").removesuffix(".base_layer")
 

@@ -408,7 +408,7 @@ class Placement:
             steps=steps,
             examples=len(host),
             seconds=self.request.clock.used,
-            remarks=(*[f"{text}." for text in obstacle or ()], *self._remarks(chosen, steps, wanted)),
+            remarks=(*[f"{text}." for text in (peft and obstacle) or ()], *self._remarks(chosen, steps, wanted)),
         )
 
     def _verdict(

@@ -58,4 +58,4 @@ def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> N
     torch.testing.assert_close(exported, expected, rtol=1e-4, atol=1e-4)
     added = {name for name, _ in plain.named_parameters()} - names
     assert added
-    assert all(name.startswith("grown.lm_head.") for name in added)  # its weights are those of the embedding
+    assert all(name.startswith("lm_head.grown.") for name in added)  # its weights are those of the embedding

@@ -220,7 +220,7 @@ PREPARED: Final = [
     ("losses", "self.stripes.losses(outputs, targets.fill_(0))", "losses after it changed the outputs or the targets"),
     ("scores", "outputs.argmax(1) == targets", "returned torch.bool of shape"),
     ("task", "Metric('')", "whose metric.name is ''"),
-    ("task", "Metric('accuracy', 'sideways')", "whose metric.direction is 'sideways'"),
+    ("task", "Metric('accuracy', 'sideways')", 'A metric has a name, and "up" or "down"'),
     ("task", "DataShape('picture', (1, 12), 4)", "whose shape.kind is 'picture'"),
     ("task", "DataShape('sequence', [1, 12], 4)", "whose shape.example is [1, 12]"),
     ("task", "DataShape('sequence', (1, 12), '4')", "whose shape.outputs is '4'"),
@@ -239,7 +239,7 @@ def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, sa
     with pytest.raises(PluginError, match=r'task "hostile/task" \(local file ') as refused:
         prepare(tmp_path / "run.yaml")
     (problem,) = refused.value.problems
-    assert says in problem.message
+    assert says in str(problem)
     assert (problem.path or "hostile:Task") == "hostile:Task"
 
 

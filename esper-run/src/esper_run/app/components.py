@@ -86,7 +86,8 @@ def check_component(component: Component, built: Any) -> None:
             defect = f", whose {name} is of type {type(attribute).__name__}"
             hint = f"The {name} of a {kind} is a {expected_type.__name__}."
     if kind == "task" and not defect and (wrong := _wrong_attribute(built.metric, built.shape)):
-        defect, hint = f", whose {wrong}", "See esper_core.leyline.Metric and DataShape."
+        possible = f'A metric has a name, and "up" or "down". A shape has one of the kinds {", ".join(SITE_KINDS)},'
+        defect, hint = f", whose {wrong}", f"{possible} a tuple of sizes from 1 on as example, and 1 output or more."
     if defect:
         message = f"{title} builds {type(built).__name__}{defect}"
         raise PluginError(Problem("E231", message, path=title.target, hint=hint))

@@ -14,20 +14,20 @@ from tests.support.core_worlds import per_example, same
 from tests.support.loops import adam, by_kind, life, make_loop
 
 
-def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def decayed(parameters: list[nn.Parameter], rate: float = 1e-3) -> torch.optim.Optimizer:
     """Matrices decay, vectors do not, as in most recipes; the first layer learns at a rate of its own."""
     (first, *later), vectors = by_kind(parameters)
-    groups = [{"params": [first], "lr": 1e-3, "weight_decay": 0.2}, {"params": later, "weight_decay": 0.1}]
+    groups = [{"params": [first], "lr": rate, "weight_decay": 0.2}, {"params": later, "weight_decay": 0.1}]
     return torch.optim.AdamW([*groups, {"params": vectors, "weight_decay": 0.0}], lr=1e-2)
 
 
-@pytest.mark.parametrize("at", ["stem", "stem.2"])
-def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_parameters(at):
-    loop = make_loop(decayed).tended(slots={"stem": at})
+@pytest.mark.parametrize(("at", "rate"), [("stem", 1e-3), ("stem.2", 1e-3), ("stem", 0.0)])
+def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_that_trains(at, rate):
+    loop = make_loop(partial(decayed, rate=rate)).tended(slots={"stem": at})
     assert loop.epochs(4)[-1].kept
-    first, _, vectors = (list(map(id, group["params"])) for group in loop.optimizer.param_groups)
+    first, later, vectors = (list(map(id, group["params"])) for group in loop.optimizer.param_groups)
     for parameter in loop.seed.parameters():
-        assert id(parameter) in (first if parameter.ndim > 1 else vectors)
+        assert id(parameter) in ((first if rate else later) if parameter.ndim > 1 else vectors)
         assert parameter in loop.optimizer.state
 
 

@@ -350,7 +350,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         It is that of the host's nearest parameter of the same kind, a matrix or a vector, counted back from the end of
         the module; of those behind it, where there are none before; and of any kind, where there is none of the same.
         So it gets the weight decay of similar parameters in that layer. If there are none, the first group takes it.
-        Groups of optimizers that refuse it are left out. If seeds have a group of their own, it is that.
+        Groups of optimizers that refuse it are left out, those with a rate of 0 come last, and one for seeds is taken.
         """
         if self._seed_group is not None:
             return 0, self._seed_group
@@ -360,17 +360,19 @@ class BorrowedOptimizers(OptimizerKeeper):
             if _takes(self.lenders[position[0]], group, parameter)
         ]
         positions = {id(member): position for position, group in open_to_it for member in group["params"]}
+        still = {position for position, group in open_to_it if float(group.get("lr", 1.0)) == 0.0}
         host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in positions]
         names = list(self._host.parameters())
         order = [name for name, _ in self._model.named_modules()]
         inside = [order.index(name.rpartition(".")[0]) for name in names if name.startswith(f"{at}.")]
         last = max(inside, default=order.index(at))
 
-        def distance(entry: tuple[str, nn.Parameter]) -> tuple[bool, bool, int]:
+        def distance(entry: tuple[str, nn.Parameter]) -> tuple[bool, bool, bool, int]:
             name, candidate = entry
             behind = order.index(name.rpartition(".")[0]) > last
             position = names.index(name) if name in names else len(names)
-            return (candidate.ndim > 1) != (parameter.ndim > 1), behind, position if behind else -position
+            is_still, is_unlike = positions[id(candidate)] in still, (candidate.ndim > 1) != (parameter.ndim > 1)
+            return is_still, is_unlike, behind, position if behind else -position
 
         nearest = min(host, key=distance, default=None)
         if nearest is None:

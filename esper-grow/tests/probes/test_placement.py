@@ -213,7 +213,8 @@ def test_a_plan_that_peft_cannot_train_is_for_a_gardener_alone(change, options, 
     plan = read_plan(tmp_path / "plan.json")
     with pytest.raises(EsperError, match=f"(?s)E337 {message}.*, or grow the plan with a Gardener") as refused:
         plan.to_peft()
-    assert plan.remarks[0] == f"{refused.value.problems[0].message}."
+    # Who placed something else than LoRA knows that it is not PEFT's.
+    assert (plan.remarks[0] == f"{refused.value.problems[0].message}.") == (plan.peft is not None)
 
 
 def test_a_gain_that_few_examples_cannot_show_is_undecided_and_its_places_are_ranked(world) -> None:

@@ -166,9 +166,8 @@ class Gardener:
         clip_norm, seed = options.get("clip_norm"), options.get("seed", 0)
         refuse_arguments(model, steps, clip_norm)
         self.model, self.steps, self._loss, host = model, steps, loss, Host(model)
-        self._optimizers = optimizers_of(
-            optimizer, [member for member in host.parameters().values() if member.requires_grad]
-        )
+        trained = [member for member in host.parameters().values() if member.requires_grad]
+        self._optimizers = optimizers_of(optimizer, trained)
         growth, governor = _growth_settings(options.get("growth")), _governor_settings(options.get("governor"))
         plugins = load_plugins()
         with ExitStack() as undo:

@@ -17,7 +17,7 @@ from esper_core.leyline.errors import GrowthError, Problem, plural, suggestion
 from esper_grow.gardener.traces import HostAutocast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from esper_core.growth import Variety
 
@@ -55,40 +55,33 @@ def prune(model: ModelT) -> ModelT:
     return model
 
 
-def kept_by(optimizers: Iterable[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """Return what optimizers keep, by the names of their attributes, in a form that can be compared."""
-    return [{name: _spelled(value) for name, value in vars(optimizer).items()} for optimizer in optimizers]
+def kept_by(optimizers: Iterable[torch.optim.Optimizer]) -> list[set[Any]]:
+    """Return what each optimizer keeps, in a form that can be compared: where each value is, and which it is."""
+    return [set(_kept(vars(optimizer))) for optimizer in optimizers]
 
 
-def refuse_shared_state(optimizers: Iterable[torch.optim.Optimizer], before: Iterable[Mapping[str, Any]]) -> None:
-    """Raise GrowthError (E340) if a step of a branch has changed what the loop's optimizers keep."""
+def refuse_shared_state(optimizers: Iterable[torch.optim.Optimizer], before: Iterable[set[Any]]) -> None:
+    """Raise GrowthError (E340) if a step of a branch has changed what the loop's optimizers keep; more may be there."""
     for optimizer, kept in zip(optimizers, before, strict=True):
-        if changed := [
-            name for name, value in vars(optimizer).items() if _has_changed(kept.get(name), _spelled(value))
-        ]:
+        if changed := {place[0] for place, *_ in kept.difference(_kept(vars(optimizer)))}:
             message = (
-                f"{type(optimizer).__name__} keeps numbers elsewhere than in state[parameter]: in its {changed[0]}"
+                f"{type(optimizer).__name__} keeps numbers elsewhere than in state[parameter]: in its {min(changed)}"
             )
-            hint = (
-                "A branch steps it, too, and has changed them for your loop. Build model and loop anew, with another."
-            )
+            hint = "A branch has changed them for your loop, too. Build model and loop anew, with another optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
 
 
-def _has_changed(before: Any, now: Any) -> bool:
-    if isinstance(before, dict) and isinstance(now, dict):  # what came to it was not there to be changed
-        return any(_has_changed(part, now.get(name)) for name, part in before.items())
-    return bool(before != now)
-
-
-def _spelled(value: Any) -> Any:
+def _kept(value: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, torch.Tensor):  # a parameter has the numbers of a branch for a while
-        return id(value), None if isinstance(value, nn.Parameter) else value._version
-    if isinstance(value, Mapping):
-        return {id(key) if isinstance(key, torch.Tensor) else key: _spelled(part) for key, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_spelled(part) for part in value]
-    return value if isinstance(value, int | float | str) else id(value)
+        yield place, id(value), None if isinstance(value, nn.Parameter) else value._version
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _kept(part, *place, id(key) if isinstance(key, torch.Tensor) else key)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for number, part in enumerate(value):
+            yield from _kept(part, *place, number)
+    else:
+        yield place, value if isinstance(value, int | float | str) else id(value)
 
 
 def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:

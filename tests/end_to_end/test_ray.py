@@ -136,6 +136,7 @@ def test_a_run_whose_machine_is_lost_is_resumed_from_its_store(tmp_path):
     process.wait()
     (run,) = (tmp_path / "runs").iterdir()
     run.rename(tmp_path / "lost")
+    (tmp_path / "store" / run.name / "lease.json").unlink()  # as E412 says, since its process is dead
     again = [sys.executable, "-m", "esper_run", "resume", f"{store}/{run.name}", "--quiet", "--engine", "ray"]
     subprocess.run(again, cwd=tmp_path, check=True)
     assert found_in(run) == expected

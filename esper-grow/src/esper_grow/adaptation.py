@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -168,8 +169,12 @@ def with_several_names(model: nn.Module, layers: Iterable[str]) -> list[str]:
     """Return those of the layers that are several attributes, of which PEFT replaces the first alone."""
     modules = dict(model.named_modules(remove_duplicate=False))
     # Names through one parent that itself has several are the same attribute.
-    places = {(modules[(parts := name.rpartition("."))[0]], parts[2]): module for name, module in modules.items()}
-    return [name for name in layers if [*places.values()].count(modules[name]) > 1]
+    places = {}
+    for name, module in modules.items():
+        parent, _, attribute = name.rpartition(".")
+        places[id(modules[parent]), attribute] = id(module)
+    names = Counter(places.values())
+    return [name for name in layers if names[id(modules[name])] > 1]
 
 
 def _layers_of(model: nn.Module, where: str | Sequence[str]) -> list[str]:

@@ -97,7 +97,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
 
     The folder fits the model without what grew, or the base of a PeftModel, whose own adapters are not saved. Several
     LoRAs at one place become one of their joint rank, up to rounding. Logs a warning (E337) if weights of the base may
-    have been trained, which are not saved.
+    have been trained, which are not saved, or if a layer has two names, of which PEFT knows the first.
 
     Raises:
         GraftError: the model has no slots.
@@ -119,7 +119,9 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     for at, seeds in grown.items():
         _refuse_inexpressible(slots[at].name, seeds, layers[at], of_part=slots[at].part is not None)
     if several := with_several_names(model, layers):
-        _refuse(f"PEFT adapts a layer under its first name alone, and that is not the only one of {', '.join(several)}")
+        message = f"PEFT adapts a layer under its first name alone, and {', '.join(several)} has another one"
+        hint = "If forward uses the other one, outputs differ: give the layer one name."
+        log.warning("%s", Problem("E337", message, hint=hint))
     names = {at: _name_in_peft(model, at) for at in grown}
     kinds = {type(seed.block) for seeds in grown.values() for seed in seeds}
     config: dict[str, Any] = {}

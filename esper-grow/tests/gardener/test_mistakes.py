@@ -346,6 +346,14 @@ def test_copies_that_are_no_averages_and_lists_of_now_are_not_reported(caplog):
     assert len(best) == len(others) == len(list(teacher.parameters())) < len(clipped)
 
 
+def test_layers_that_are_frozen_between_two_tends_are_no_change_of_weights(caplog):
+    loop = make_loop().tended(GERMINATE)
+    for trains in (True, False, True):
+        loop.model.head.requires_grad_(requires_grad=trains)
+        loop.epoch()
+    assert "E376" not in caplog.text
+
+
 def test_a_head_that_alone_is_trained_is_not_reported(caplog):
     """A layer holds its parameters in a dict of its own."""
     loop = make_loop()

@@ -195,6 +195,11 @@ def of_mamba(model: Any) -> None:
     model.config = SimpleNamespace(model_type="mamba")
 
 
+def tie_the_head(model: Any) -> None:
+    model.more = nn.Linear(*reversed(model.head.weight.shape)).requires_grad_(requires_grad=False)
+    model.more.weight = model.head.requires_grad_().weight
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -203,6 +208,7 @@ def of_mamba(model: Any) -> None:
         (nn.Module.requires_grad_, {"price": 1e-9, "steps": 40}, "PEFT freezes all weights of .*Freeze all but a head"),
         (lambda model: model.layers[0].bias.requires_grad_(), {}, r"PEFT freezes layers\.0\.bias, which trained"),
         (lambda model: model.head.requires_grad_(), {}, 'PEFT takes pre_head for the trained "head", .*\n  Rename'),
+        (tie_the_head, {}, "PEFT trains a copy of .*, and weights in it are tied\n  Untie"),
         (lambda model: setattr(model, "again", model.layers[2]), {}, r"PEFT adapts .* only one of layers\.2\n  Give"),
     ],
 )

@@ -33,9 +33,9 @@ Place: TypeAlias = tuple[nn.Module, str]
 MISSING: Final = torch.empty(0, device="meta")
 """In the place of a weight that is gone: it has the form of none."""
 
-STATISTICS: Final = ("running_mean", "running_var")
-"""Buffers that are averaged, by which normalisations evaluate. Of any other the average may be no value of its kind: of
-the directions of a spectral norm, of a mask with infinities, of an index. Their latest values belong to it."""
+STATISTICS: Final = ("running_", "moving_")
+"""How the names of buffers begin that are averaged, by which normalisations evaluate. Of others the average may be no
+value of their kind, as of the directions of a spectral norm, a mask with infinities, or indices: they stay."""
 
 _Entry: TypeAlias = tuple[dict[str, Tensor], str, tuple[torch.Size, torch.dtype, torch.device], Tensor]
 """Where torch keeps a weight, by which name, the weight's form, and its average."""
@@ -334,7 +334,11 @@ def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> li
         if id(module) in left_out:
             continue
         trained = [(name, tensor) for name, tensor in module.named_parameters(recurse=False) if tensor.requires_grad]
-        buffers = [(name, tensor) for name, tensor in module.named_buffers(recurse=False) if name in STATISTICS]
+        buffers = [
+            (name, tensor)
+            for name, tensor in module.named_buffers(recurse=False)
+            if name.startswith(STATISTICS) and tensor.is_floating_point() and tensor.layout is torch.strided
+        ]
         for name, tensor in (*trained, *buffers):
             if type(tensor) in PLAIN:
                 places.setdefault(id(tensor), (module, name))

@@ -275,13 +275,8 @@ class Branch(Incubation):
             self._switch_out()
 
     def commit(self) -> None:
-        """Make the branch the host, in the memory of its parameters, which a loop may share or have views of."""
+        """Make the branch the host."""
         self._switch_in()
-        assert self._outside is not None
-        numbers = self._outside[0]
-        for parameter, data in numbers.items():
-            numbers[parameter] = data.clone()  # what an undo restores
-            parameter.data = data.copy_(parameter.data)
         for _, seed in self.members:
             seed.presence = Presence.ACTING
 

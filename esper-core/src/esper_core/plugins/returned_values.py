@@ -113,7 +113,7 @@ class AttributedTask:
             values = method(outputs, targets)
         if versions != [tensor._version for tensor in arguments]:
             # Targets are views of the data, which all networks share.
-            hint = "Change a copy:  targets = targets.clone()"
+            hint = "Change copies of them, such as  targets.clone()"
             refuse(self._label, method, f"{name} after it changed the outputs or the targets that it got", hint)
         # A mean over a wrong number of values is a wrong result without an error, and integers have no mean.
         if isinstance(values, torch.Tensor) and values.is_floating_point() and values.shape == targets.shape[:1]:

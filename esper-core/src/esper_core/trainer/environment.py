@@ -16,6 +16,7 @@ import torch
 from esper_core.growth import (
     Draws,
     FaultBook,
+    Host,
     OptimizerKeeper,
     OptimizerSettings,
     RandomStream,
@@ -127,9 +128,11 @@ class Recipe:
         """
         train, device = self.data["train"], self.device
         inputs, targets = (sent(tensor[:PROBE_EXAMPLES], device) for tensor in (train.inputs, train.targets))
-        (loss,) = ForwardPass(ComputeConfig(), self.task, device, self.reports.host).losses(inputs, targets)
+        forward = ForwardPass(ComputeConfig(), self.task, device, self.reports.host)
+        (loss,) = forward.losses(inputs, targets)
         draws = [draws_of(host, loss)]
-        evaluate(host, self.task, type(train)(inputs, targets))  # its scores may be wrong, too
+        with Host(host).evaluating(), torch.no_grad():
+            self.task.scores(forward.outputs(host, inputs), targets)  # they may be of a wrong form, too
         for slot in slots_of(host):
             for variety in self.network.varieties.get(slot.name, ()):
                 assert slot.site is not None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from esper_core.growth import Host, OptimizerKeeper, OwnedParameters, state_mismatch
+from esper_core.growth import Example, Host, OptimizerKeeper, OwnedParameters, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 
@@ -313,9 +313,6 @@ class BorrowedOptimizers(OptimizerKeeper):
         if sorted(order) != sorted(self.seeds):
             why = f"it is of seeds {order}, and here are {sorted(self.seeds)}"
             raise state_mismatch(why)
-        if "joined" in state.plain:
-            why = "it is of an earlier version, in which parameters had another order"
-            raise state_mismatch(why)
         self.scaler = self.decode_scaler(state.part("scaler"), self.scaler, self._host.device)
         self._arrange()
         before, self.seeds = self._owners_of_seeds, {}  # made anew, for gradient norms are summed in this order
@@ -435,13 +432,14 @@ def _joined(owners: Sequence[OwnedBySeed]) -> Iterator[list[OwnedBySeed]]:
 
 
 def _latest_groups(lender: torch.optim.Optimizer, latest: Mapping[int, list[Group]]) -> list[Group]:
-    """Return the groups of an optimizer as they were in its latest step; tensors, in which some count, are copied."""
+    """Return the groups of an optimizer as they were in its latest step; tensors and containers are copied."""
     stepped = latest.get(id(lender), [])[: len(lender.param_groups)]
     groups = [*stepped, *lender.param_groups[len(stepped) :]]
-    return [
-        {name: value.clone() if isinstance(value, Tensor) else value for name, value in group.items()}
-        for group in groups
-    ]
+    return [{name: value if name in _MEMBERS else _copied(value) for name, value in group.items()} for group in groups]
+
+
+def _copied(value: Any) -> Any:
+    return Example(value, 0).copy() if isinstance(value, Tensor | list | dict) else value
 
 
 def _state_of(owner: OwnedParameters) -> dict[Any, Any]:

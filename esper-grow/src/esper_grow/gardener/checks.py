@@ -25,6 +25,9 @@ log = logging.getLogger("esper")
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
+DEPTH: Final = 8
+"""How deep in containers an optimizer's numbers are looked for; a container may hold itself."""
+
 
 def refuse_ranks() -> None:
     """Raise GrowthError (E343) where several processes train the model together."""
@@ -63,10 +66,10 @@ def kept_by(optimizers: Iterable[torch.optim.Optimizer]) -> list[set[Any]]:
 def refuse_shared_state(optimizers: Iterable[torch.optim.Optimizer], before: Iterable[set[Any]]) -> None:
     """Raise GrowthError (E340) if a step of a branch has changed what the loop's optimizers keep; more may be there."""
     for optimizer, kept in zip(optimizers, before, strict=True):
-        if changed := {place[0] for place, *_ in kept.difference(_kept(vars(optimizer)))}:
-            message = (
-                f"{type(optimizer).__name__} keeps numbers elsewhere than in state[parameter]: in its {min(changed)}"
-            )
+        if changed := kept.difference(_kept(vars(optimizer))):
+            names = {".".join(part for part in place if isinstance(part, str)) for place, *_ in changed}
+            where = f"elsewhere than in state[parameter]: in its {min(names)}"
+            message = f"{type(optimizer).__name__} keeps numbers {where}"
             hint = "A branch has changed them for your loop, too. Build model and loop anew, with another optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
 
@@ -74,10 +77,10 @@ def refuse_shared_state(optimizers: Iterable[torch.optim.Optimizer], before: Ite
 def _kept(value: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, torch.Tensor):  # a parameter has the numbers of a branch for a while
         yield place, id(value), None if isinstance(value, nn.Parameter) else value._version
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and len(place) < DEPTH:
         for key, part in value.items():
             yield from _kept(part, *place, id(key) if isinstance(key, torch.Tensor) else key)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
+    elif isinstance(value, Sequence) and not isinstance(value, str) and len(place) < DEPTH:
         for number, part in enumerate(value):
             yield from _kept(part, *place, number)
     else:

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from esper_grow.gardener.seed_sets import SetLook
     from esper_grow.gardener.validation import Loss
 
-STATE_FORMAT: Final = 7
+STATE_FORMAT: Final = 8
 """Version of what ``state_dict`` returns."""
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}

@@ -160,6 +160,10 @@ def warn_at_exit(gardener: Any, is_open: Callable[[Any], bool]) -> None:
     atexit.register(warn)
 
 
+def _norm_of(parameters: Sequence[nn.Parameter]) -> float:
+    return float(get_total_norm([parameter.detach() for parameter in parameters])) if parameters else 0.0
+
+
 class LoopEnvironment:
     """One network that a user's loop trains. Its attributes are those of ``trainer.event_records.AnyEnvironment``.
 
@@ -194,8 +198,9 @@ class LoopEnvironment:
         self.compared: set[int] = set()
         """Numbers of the branches whose first step was compared with the model's."""
         self._warned_apart = False
-        self._weights: float | None = None
-        """The norm of the weights at the end of the latest ``tend``, until the loop's next step."""
+        self._at_tend: tuple[list[nn.Parameter], float] = [], 0.0
+        """What branches have copies of, and its norm, at the end of the latest ``tend``, until the loop's next step."""
+        self._warned_of_weights = False
         self._order = 0
         self._validation, self._autocast = validation, autocast
 
@@ -238,19 +243,18 @@ class LoopEnvironment:
 
     def note_weights(self) -> None:
         """Remember the weights at the end of a ``tend``, if there are branches, which do not follow other changes."""
-        self._weights = self._norm() if self.network.garden.incubating else None
+        if self.network.garden.incubating and not self._warned_of_weights:
+            trained = [member for member in Host(self.network.model).parameters().values() if member.requires_grad]
+            self._at_tend = trained, _norm_of(trained)
 
     def compare_weights(self, *_: Any) -> None:
         """Log a warning if the loop has changed the weights since ``tend`` (E376); a hook before its first step."""
-        before, self._weights = self._weights, None
-        if before is not None and before != (now := self._norm()) and not math.isnan(now):
+        (trained, before), self._at_tend = self._at_tend, ([], 0.0)
+        if before != (now := _norm_of(trained)) and not math.isnan(now):
+            self._warned_of_weights = True
             message = "the loop has changed the weights since tend(), and branches go on with what they had"
-            hint = "Gates take the difference for a gain. Load weights before tend(), or when no seed lives."
+            hint = "Gates take the difference for a gain. Load weights when no seed lives."
             log.warning("%s", Problem("E376", message, hint=hint))
-
-    def _norm(self) -> float:
-        trained = [member.detach() for member in self.network.model.parameters() if member.requires_grad]
-        return float(get_total_norm(trained)) if trained else 0.0
 
     def _look_at(self, branch: Any) -> tuple[list[float], list[Any]]:
         """Return how far each of a branch's parameters is from the model's, and the states of random numbers."""

@@ -9,6 +9,7 @@ first, the last and evenly spaced ones between are tried: of repeated blocks, to
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -107,7 +108,7 @@ def lora_in_peft(
 ) -> tuple[dict[str, Any] | None, tuple[str, str] | None]:
     """Return the settings of PEFT's LoRA for such blocks, and why PEFT cannot train what was measured, with a remedy.
 
-    ``modules`` are the names of all of the model. None: the block is no LoRA; PEFT can train it.
+    There are no settings for a block that is no LoRA. ``modules`` are the names of all of the model.
     """
     if not isinstance(block, Lora):
         return None, ("PEFT has no adapter that computes what was placed", "Place LoRA")
@@ -116,24 +117,34 @@ def lora_in_peft(
     settings["lora_dropout"] = 0.0 if block.dropout is None else block.dropout.p
     more = {"use_dora": isinstance(block, Dora), "modules_to_save": saved}
     settings |= {name: value for name, value in more.items() if value}
-    parameters = {} if has_adapters(model) else Host(model).parameters()
-    whole = tuple(f"{module}." for module in saved)
-    lost = [name for name, values in parameters.items() if values.requires_grad and not name.startswith(whole)]
-    # PEFT compares the ends of names, those that it gives to parts of an adapted layer too, without regard to dots.
-    names = [*modules, "base_layer", "default", "lora_A", "lora_B", "lora_dropout", "lora_magnitude_vector"]
+    return settings, _obstacle_in_peft(model, modules, layers, saved)
+
+
+def _obstacle_in_peft(
+    model: nn.Module, modules: Sequence[str], layers: Sequence[str], saved: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return why PEFT would train something else than these layers' adapters and saved modules, and what to do."""
     if refused := refused_by_peft(model, layers):
-        return settings, (f"PEFT refuses LoRA beside {', '.join(refused)}", "Leave that out of where=…")
+        return f"PEFT refuses LoRA beside {', '.join(refused)}", "Leave that out of where=…"
     if several := with_several_names(model, [*layers, *saved]):
         why = f"PEFT adapts a layer under its first name alone, and that is not the only one of {', '.join(several)}"
-        return settings, (why, "Give it one name")
-    if lost:
-        what = "all weights of the model" if len(lost) == len(parameters) else ", ".join(lost[:3])
-        why = f"PEFT freezes {what}, which trained in the measurement"
-        return settings, (why, "Freeze all but a head before placing")
+        return why, "Give it one name"
+    parameters = {} if has_adapters(model) else Host(model).parameters()
+    whole = tuple(f"{module}." for module in saved)
+    frozen = [name for name, values in parameters.items() if values.requires_grad and not name.startswith(whole)]
+    if frozen:
+        what = "all weights of the model" if len(frozen) == len(parameters) else ", ".join(frozen[:3])
+        return f"PEFT freezes {what}, which trained in the measurement", "Freeze all but a head before placing"
+    uses = Counter(id(values) for module in model.modules() for values in module.parameters(recurse=False))
+    if any(uses[id(values)] > 1 for name in saved for values in model.get_submodule(name).parameters()):
+        return f"PEFT trains a copy of {', '.join(saved)}, and weights in it are tied", "Untie or freeze them"
+    # PEFT compares the ends of names, those that it gives to parts of an adapted layer too, without regard to dots.
+    names = [name for name in modules if any(True for _ in model.get_submodule(name).parameters())]
+    names += ["base_layer", "default", "lora_A", "lora_B", "lora_dropout", "lora_magnitude_vector"]
     if taken := [name for name in names if name.endswith(tuple(saved)) and name not in saved]:
         why = f'PEFT takes {", ".join(taken[:3])} for the trained "{", ".join(saved)}", since the names end alike'
-        return settings, (why, "Rename what trains beside the adapters")
-    return settings, None
+        return why, "Rename one of them, or train both"
+    return None
 
 
 def _trained_modules(model: nn.Module, layers: Sequence[str]) -> list[str]:

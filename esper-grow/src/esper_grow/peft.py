@@ -39,7 +39,7 @@ from esper_run.runs.checkpoint_files import read_part, tensor_bytes
 from esper_run.runs.directory import report_os_errors, write_atomically, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from esper_core import BlueprintSpec
     from esper_core.growth import Seed
@@ -118,10 +118,6 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     layers = {at: model.get_submodule(at) for at in grown}
     for at, seeds in grown.items():
         _refuse_inexpressible(slots[at].name, seeds, layers[at], of_part=slots[at].part is not None)
-    if several := with_several_names(model, layers):
-        message = f"PEFT adapts a layer under its first name alone, and {', '.join(several)} has another one"
-        hint = "If forward uses the other one, outputs differ: give the layer one name."
-        log.warning("%s", Problem("E337", message, hint=hint))
     names = {at: _name_in_peft(model, at) for at in grown}
     kinds = {type(seed.block) for seeds in grown.values() for seed in seeds}
     config: dict[str, Any] = {}
@@ -154,6 +150,7 @@ def save_adapters(model: nn.Module, folder: str | Path, *, name: str | None = No
     write_atomically(folder / TENSORS, encode(contiguous, metadata={"format": "pt"}))
     write_json(folder / CONFIGURATION, config)
     _warn_of_trained_base(model, folder)
+    _warn_of_other_names(model, layers)
 
 
 def load_adapters(
@@ -319,6 +316,14 @@ def _name_in_peft(model: nn.Module, at: str) -> str:
 def _prefix_in(model: nn.Module) -> str:
     """Return the prefix of the base, which a model that has loaded adapters by itself does not have."""
     return _PREFIX if has_adapters(model) and "base_model" in dict(model.named_children()) else ""
+
+
+def _warn_of_other_names(model: nn.Module, layers: Iterable[str]) -> None:
+    """Log a warning (E337) if a layer has several names, of which PEFT knows the first."""
+    if several := with_several_names(model, layers):
+        message = f"PEFT adapts a layer under its first name alone, and {', '.join(several)} has another one"
+        hint = "If forward uses the other one, outputs differ: give the layer one name."
+        log.warning("%s", Problem("E337", message, hint=hint))
 
 
 def _warn_of_trained_base(model: nn.Module, folder: Path) -> None:

@@ -49,7 +49,7 @@ def configuration(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mirrors", raising=False)
     file = tmp_path / "run.yaml"
-    file.write_text(f"{GROWING}rounds: 3\n")
+    file.write_text(f"{GROWING}rounds: 2\n")
     own_host = ("pointwise-mlp", "mirrors:Mirror", "early: {", "early: {at: stem, ", "capacity: false\n", "")
     return rewritten(file, *own_host)
 
@@ -72,7 +72,7 @@ def test_the_best_network_of_each_arm_is_the_one_that_was_tested(configuration, 
         problem = problem_of(esper_grow.load_best, outcome.path, arm)
         assert (problem.code, problem.hint) == ("E332", hint)
     assert "changed" not in caplog.text
-    rewritten(outcome.path / "config.yaml", "rounds: 3", "rounds: 2")
+    rewritten(outcome.path / "config.yaml", "rounds: 2", "rounds: 1")
     esper_grow.load_best(outcome.path, "twin")
     assert "config.yaml changed since the run" in caplog.text
 

@@ -72,6 +72,17 @@ def plan(world: Any) -> Any:
     return placed(world, parameters=20)
 
 
+def test_losses_of_examples_are_not_mixed_with_those_of_whole_batches(world) -> None:
+    def of_the_first_twenty(model: nn.Module, batch: Any) -> torch.Tensor:
+        inputs, targets = batch
+        return nn.functional.cross_entropy(model(inputs)[:20], targets[:20])
+
+    model, _, ((inputs, targets), *_) = world
+    mixed = [(inputs[:20], targets[:20]), (inputs[20:53], targets[20:53])] * 8
+    with pytest.raises(EsperError, match=r"E342 .*for a whole batch, and for each example of another one"):
+        placed((model, [(inputs[:20], targets[:20])], mixed), of_the_first_twenty, steps=3)
+
+
 def test_the_layer_that_lacks_something_comes_first_and_the_model_stays_as_it_is(world, plan) -> None:
     before = {name: tensor.clone() for name, tensor in world[0].state_dict().items()}
     assert replace(placed(world, parameters=20), seconds=plan.seconds) == plan, "the same again"

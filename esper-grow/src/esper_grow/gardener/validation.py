@@ -126,9 +126,10 @@ class Validation:
                 if not trial and expected is not None and torch.equal(losses[0], expected[: len(losses[0])]):
                     self._of_frozen = expected
                     return expected
-        if is_whole and sum(map(len, losses)) > len(losses) and isinstance(self._loss, partial):
+        by_example = self._loss if isinstance(self._loss, partial) and self._loss.func is each_example else None
+        if is_whole and sum(map(len, losses)) > len(losses) and by_example is not None:
             # As of tokens that a mask selects: an example would count as much as a whole batch beside it.
-            self._loss = self._loss.args[0]  # of ``each_example``
+            self._loss = by_example.args[0]
             warn_of_reduction()
             return self.evaluate(model, autocast, trial=trial)
         if not losses:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from esper_core.growth import Example, Host
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.gardener.validation import each_loss
 
 if TYPE_CHECKING:
@@ -35,12 +36,19 @@ class GatedAdapters:
         self._seeds, self._batches, self._loss = seeds, batches, loss
         self._rows: list[int] = []
         """The losses of each batch."""
+        self._has_whole = False
+        """Whether a batch of several examples has a single loss."""
 
     def noted_losses(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the losses of a batch; in the first pass note how many they are."""
         losses = self._loss(model, batch)
         if len(self._rows) < len(self._batches):
             self._rows.append(len(each_loss(losses)))
+            self._has_whole |= self._rows[-1] == 1 < Example.of(batch).size
+            if self._has_whole and max(self._rows) > 1:
+                message = "the loss function returns one loss for a whole batch, and for each example of another one"
+                hint = "As where a mask selects tokens: return the mean over the tokens of each example."
+                raise GrowthError(Problem("E342", message, hint=hint))
         return losses
 
     @contextmanager

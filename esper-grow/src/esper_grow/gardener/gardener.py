@@ -273,8 +273,7 @@ class Gardener:
         self._feed.end_interval()
         concluded = "" if any(slot.seeds for slot in result.signals[0].slots) else "".join(self._arm.conclusions())
         tended = self._recorder.take(result.step, self.steps, result.signals[0], look, concluded)
-        self._environment.warn_of_surplus()
-        self._environment.note_weights()
+        self._environment.end_tend()
         self._prospects.warn_again(tended.signals)
         self.best_loss = tended.best_loss
         changes = tended.moved

@@ -216,35 +216,44 @@ class LoopEnvironment:
         return transitions + network.close_step([loss])
 
     def incubate(self, parts: Sequence[Callable[[nn.Module], Tensor]]) -> None:
-        """Train the seeds on a batch; log a warning if a new branch does not train as the loop does (E376).
+        """Train the seeds on a batch, of which some are new, and watch the first step of their branches.
 
-        A newborn seed changes no output, so its branch has to take the step that the model has just taken, in all that
-        the loop has moved. Nothing is said of sets, which begin after that step, nor where random numbers are drawn, or
-        gradients are clipped: those of a newborn seed change the norm.
+        Raises:
+            GrowthError: It changed what the loop's optimizers keep (E340).
         """
-        incubating = self.network.garden.incubating
-        keeper = cast("BorrowedOptimizers", self.network.keeper)
-        new, optimizers, is_clipped = incubating.keys() - self.compared, keeper.lenders, keeper.clip_norm is not None
-        newborn = [incubating[number] for number in new if not (is_clipped or incubating[number].is_set)]
+        keeper, incubating = cast("BorrowedOptimizers", self.network.keeper), self.network.garden.incubating
+        new = incubating.keys() - self.compared
         self.compared |= new
-        before, kept = [self._look_at(branch) for branch in newborn], kept_by(optimizers) if new else []
+        # A set begins after the loop's step. Where gradients are clipped, those of a new seed change the norm.
+        compared = [] if keeper.clip_norm is not None else [incubating[number] for number in new]
+        before = {branch: self._look_at(branch) for branch in compared if not branch.is_set}
+        kept = kept_by(keeper.lenders)
         self.network.incubate(parts)
-        refuse_shared_state(optimizers if new else (), kept)
-        for branch, (steps, drawn) in zip(newborn, before, strict=True):
-            distances, now = self._look_at(branch)
-            apart = math.hypot(*(distance for distance, step in zip(distances, steps, strict=True) if step))
-            most = MOST_APART.get(self._autocast.dtype, math.inf) * math.hypot(*steps)
-            if apart > most and now == drawn and not self._warned_apart:
-                self._warned_apart = True
-                share = f"{apart / math.hypot(*steps):.1%} of a step"
-                message = f"a branch trains otherwise than the loop: after one batch it is {share} from the model"
-                hint = "Gates take that for a gain of seeds. Pass the loss and the batches that the loop trains on."
-                log.warning("%s", Problem("E376", message, hint=hint))
+        refuse_shared_state(keeper.lenders, kept)
+        for branch, (steps, drawn) in before.items():
+            self._warn_if_apart(branch, steps, drawn)
 
-    def note_weights(self) -> None:
-        """Remember the weights at the end of a ``tend``, if there are branches, which do not follow other changes."""
+    def _warn_if_apart(self, branch: Any, steps: Sequence[float], drawn: Sequence[Any]) -> None:
+        """Log a warning, once, if a branch did not take the loop's step (E376), unless random numbers were drawn.
+
+        A newborn seed changes no output, so its branch has to take the same ``steps``, in all that the loop has moved.
+        """
+        distances, drawn_now = self._look_at(branch)
+        apart = math.hypot(*(distance for distance, step in zip(distances, steps, strict=True) if step))
+        most = MOST_APART.get(self._autocast.dtype, math.inf) * math.hypot(*steps)
+        if apart > most and drawn_now == drawn and not self._warned_apart:
+            self._warned_apart = True
+            share = f"{apart / math.hypot(*steps):.1%} of a step"
+            message = f"a branch trains otherwise than the loop: after one batch it is {share} from the model"
+            hint = "Gates take that for a gain of seeds. Pass the loss and the batches that the loop trains on."
+            log.warning("%s", Problem("E376", message, hint=hint))
+
+    def end_tend(self) -> None:
+        """Warn of a ``tend`` too many, and remember the weights for branches, which follow no other changes."""
+        self._warn_of_surplus()
         if self.network.garden.incubating and not self._warned_of_weights:
-            trained = [member for member in Host(self.network.model).parameters().values() if member.requires_grad]
+            of_host, _ = Host.split_state(dict(self.network.model.named_parameters()))
+            trained = [parameter for parameter in of_host.values() if parameter.requires_grad]
             self._at_tend = trained, _norm_of(trained)
 
     def compare_weights(self, *_: Any) -> None:
@@ -326,7 +335,7 @@ class LoopEnvironment:
         kept = [] if self.seed_set is None else self.seed_set.keep_shown(self.steps)
         return kept, [*self._dropped, *self.network.garden.remove(Reason(Cause.LOOP_END))]
 
-    def warn_of_surplus(self) -> None:
+    def _warn_of_surplus(self) -> None:
         """Log a warning if the planned steps are over, and nothing lives that could still be kept (E371)."""
         if self.steps == self.planned + 1 and not self.network.garden.living_seeds():
             message = f"tend() was called more often than steps={self.planned} says, and nothing germinates any more"

@@ -55,6 +55,8 @@ MakesCpuTensors = with_forward(lambda block, x, right: right(x) + torch.zeros(le
 ReadsAValue = with_forward(lambda block, x, right: right(x) + 0 * x.sum().item())
 BranchesOnAValue = with_forward(lambda block, x, right: right(x) if x.sum() > 0 else 1.0 * right(x))
 Drops = with_forward(lambda block, x, right: right(x) + nn.functional.dropout(right(x) - x + 1e-3, 0.5))
+ReadsInEvaluation = with_forward(lambda block, x, right: right(x) + (0 if block.training else 0 * x.sum().item()))
+ComparesInForward = with_forward(lambda block, x, right: right(x) + 0 * torch.equal(x, x))
 PicksByMask = with_forward(lambda block, x, right: right(x) + 0 * x[x > 0].sum())
 
 
@@ -157,6 +159,8 @@ def test_a_block_without_a_fault_passes_every_check():
         (HidesATensor, SPEC, "computes_where_its_input_is", "where its input is not"),
         (ReadsAValue, SPEC, "computes_where_its_input_is", "reads values in its forward pass: Tensor.item()"),
         (BranchesOnAValue, SPEC, "computes_where_its_input_is", "reads values in its forward pass: Tensor.item()"),
+        (ReadsInEvaluation, SPEC, "computes_where_its_input_is", "reads values in its forward pass: Tensor.item()"),
+        (ComparesInForward, SPEC, "computes_where_its_input_is", "reads values in its forward pass: aten::equal"),
         (PicksByMask, SPEC, "computes_where_its_input_is", "reads values in its forward pass: The register_meta"),
         (MovesTheHost, SPEC, "host_stands_still_while_incubating", "its host while it incubates: stem.1.weight"),
         (FallsIllWithAge, SPEC, "lives_a_whole_life", "losses of its host are not finite"),

@@ -114,7 +114,7 @@ def _read(text: str, file: str, *, has_lines: bool = True) -> Node:
         code = "E107" if re.search(r"\btag\b", description) else "E104"
         hint = next(hint for part, hint in _HINTS.items() if part in description)
         if file.endswith(".py"):
-            hint = f"A configuration names a Python file:  plugins: {{local: [{file}]}}"
+            hint = f"A configuration names a Python file:  plugins: {{local: [{file}]}},  or  host: MODULE:FUNCTION"
         raise loader.refused(error.problem_mark, code, f"this is not valid YAML: {description}", hint) from None
     except (ValueError, OverflowError):  # PyYAML leaves "\UFFFFFFFF" to chr() and %YAML 1.999…9 to int()
         message = "this is not valid YAML: an escape or a version number has no meaning"

@@ -23,7 +23,7 @@ import click
 from pydantic import BaseModel
 
 from esper_core.hooks import spec as hooks
-from esper_core.leyline import actions, events, lifecycle, signals
+from esper_core.leyline import events, lifecycle, signals
 from esper_core.settings import Use
 from esper_policies import observations
 from esper_run import cli
@@ -212,7 +212,7 @@ def event_records() -> str:
     inside = (
         signals.Reason,
         signals.Opinion,
-        actions.Action,
+        lifecycle.Action,
         signals.Signals,
         signals.SlotSignals,
         signals.SeedSignals,

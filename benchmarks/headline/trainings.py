@@ -1,7 +1,7 @@
 """Trainings: train one network by a plain loop or by Esper's engine, and return its record.
 
-Operations are counted as ``esper_core.trainer.operations`` counts them, for every arm: three times the forward pass for
-each example that is trained on, once for each that is evaluated on validation; previews, twins and discarded seeds
+Operations are counted as ``esper_core.trainer.measurements`` counts them, for every arm: three times the forward pass
+for each example that is trained on, once for each that is evaluated on validation; previews, twins and discarded seeds
 included. The final evaluations that a record reports are left out for all.
 """
 
@@ -19,8 +19,8 @@ import torch
 from benchmarks.headline.cells import CELLS, HOST, Setting, compose
 from esper_core.growth import RandomStream, derive_seed, graft, implant
 from esper_core.leyline import GovernorStop, Split
-from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import PROBE_EXAMPLES
+from esper_core.leyline.lifecycle import Blend
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.batches import BatchOrder

@@ -115,7 +115,7 @@ def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(changes, a
 
 
 def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_last(monkeypatch):
-    monkeypatch.setattr("esper_core.growth.seed_faults.FAULTS_UNTIL_WITHDRAWN", 1)
+    monkeypatch.setattr("esper_core.growth.transitions.FAULTS_UNTIL_WITHDRAWN", 1)
     faults = FaultBook()
     driven = drive(Governor(settings(rollbacks=1), faults=faults), {1: GERMINATE, 2: ADVANCE})
     assert driven.poisoned_step().act is Act.ROLL_BACK
@@ -258,7 +258,7 @@ def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(kind, 
 
 @pytest.mark.parametrize("at", [2, 11], ids=["first", "last"])
 def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(at, monkeypatch):
-    monkeypatch.setattr("esper_core.growth.seed_faults.FAULTS_UNTIL_WITHDRAWN", 1)
+    monkeypatch.setattr("esper_core.growth.transitions.FAULTS_UNTIL_WITHDRAWN", 1)
     faults, plan = FaultBook(), {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
     governor = Governor(settings(surge_steps=1, watch_steps=12), faults=faults)
     passes = (at - 1) * 3  # it incubates in the three batches of step 1, and acts from step 2 on

@@ -24,9 +24,9 @@ from safetensors.torch import save
 from torch import Tensor, fx, nn
 
 from esper_core.growth import Example, Host, RandomStream, ungraft
-from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import Blend
 from esper_grow.peft_growth import forget_growth, refuse_living
 from esper_run.runs.directory import report_os_errors, write_atomically
 from esper_run.runs.network_files import refuse_unwritable

@@ -28,9 +28,8 @@ from esper_blueprints.dora import Dora, weight_of
 from esper_blueprints.ia3 import Ia3
 from esper_blueprints.lora import Lora
 from esper_core.growth import Host, Variety, graft
-from esper_core.leyline.actions import Blend
 from esper_core.leyline.errors import GrowthError, Problem, plural, suggestion
-from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.lifecycle import Blend, SlotState, Stage
 from esper_core.leyline.specs import Site, SlotPlace
 from esper_core.plugins import load_plugins
 from esper_grow.adaptation import linear_shape, refused_by_peft, with_several_names

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline.actions import Op
-from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
+from esper_core.leyline.lifecycle import INCUBATING, Op, SlotState, Stage
 from esper_core.leyline.specs import SITE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from esper_core.leyline.actions import ActionMask, ActionSpace
+    from esper_core.leyline.lifecycle import ActionMask, ActionSpace
     from esper_core.leyline.signals import Gain, Observation, SeedSignals, SlotSignals
     from esper_core.leyline.specs import Candidate, SlotDescription
 

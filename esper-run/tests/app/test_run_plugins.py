@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from esper_core.growth.garden import attributed_to_seed
-from esper_core.growth.seed_faults import SeedFault, describe_error
+from esper_core.growth.seeds import SeedFault, describe_error
 from esper_core.leyline import GovernorStop, PluginError
 from esper_core.leyline.events import UpdateFinished
 from esper_core.plugins.isolation import Label, attempt

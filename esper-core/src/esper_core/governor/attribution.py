@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.actions import Op
-from esper_core.leyline.lifecycle import INCUBATING, Stage
+from esper_core.leyline.lifecycle import INCUBATING, Op, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from esper_core.governor.attribution import Culprit, MutationWatch
 from esper_core.governor.judgement import LossHistory, judge_step
 from esper_core.growth import FaultBook, Snapshot
-from esper_core.leyline.actions import ActionMask, Op
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import ActionMask, Op, Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Cause, Level, Reason, Verdict, most_severe
 from esper_core.settings import GovernorConfig

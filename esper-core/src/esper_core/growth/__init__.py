@@ -5,8 +5,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     random_streams    independent random numbers
     examples          one batch of any structure, and how a model is run on it
     dry_runs          run a model without leaving a trace; sites and dtypes of its modules
-    seed_faults       the error of a block that raises, and its count; ``trainer.growing_network`` takes the seed out
-    seeds             a block, the operators that blend it in, its alpha
+    seeds             a block, the operators that blend it in, its alpha; the error of a block that raises
     serialization     values and tensors as a State and back
     slots             forward hooks in which seeds act, and which catch what a block raises
     journal           the record of what grew, also in state dicts
@@ -15,7 +14,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     optimizer_steps   Adam steps, optimizer state, gradient statistics
     incubation        train a seed before it acts: shadow, branch
     gates             whether a seed's gain pays for its price; they judge, and ``garden`` acts
-    transitions       which actions are legal; all-or-nothing changes
+    transitions       which actions are legal, blueprints that were withdrawn; all-or-nothing changes
     rebuilding        build a grown network again from its journal; ``esper_grow.network_files`` reads the files
     garden            all seeds of one model: germinate, advance, prune and fossilise them, by an action or with time
     prices            what each seed of a garden has to gain

@@ -47,16 +47,13 @@ from .random_streams import (
 from .rebuilding import (
     implant as implant,
 )
-from .seed_faults import (
-    FaultBook as FaultBook,
-    SeedFault as SeedFault,
-    describe_error as describe_error,
-)
 from .seeds import (
     Alpha as Alpha,
     Presence as Presence,
     Seed as Seed,
+    SeedFault as SeedFault,
     Variety as Variety,
+    describe_error as describe_error,
 )
 from .serialization import (
     decode_state as decode_state,
@@ -73,6 +70,7 @@ from .slots import (
     slots_of as slots_of,
 )
 from .snapshots import Snapshot as Snapshot
+from .transitions import FaultBook as FaultBook
 from .trials import (
     Draws as Draws,
     draws_of as draws_of,

@@ -19,15 +19,23 @@ from esper_core.growth.journal import Network, read_network
 from esper_core.growth.optimizers import OptimizerKeeper
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
-from esper_core.growth.seed_faults import FaultBook, SeedFault, describe_error
-from esper_core.growth.seeds import Presence, Seed, SeedBuilder, Variety
+from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, describe_error
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
 from esper_core.growth.slots import slots_of
-from esper_core.growth.transitions import Rules, require_fitting, transaction
-from esper_core.leyline.actions import Action, ActionMask, Op
+from esper_core.growth.transitions import FaultBook, Rules, require_fitting, transaction
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import EsperError, GrowthError, LifecycleError, Problem, suggestion
-from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
+from esper_core.leyline.lifecycle import (
+    BLENDED,
+    Action,
+    ActionMask,
+    Op,
+    SeedEvent,
+    SlotEvent,
+    SlotState,
+    Stage,
+    next_slot_state,
+)
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Cause, Reason
 from esper_core.plugins.isolation import is_interrupt

@@ -23,7 +23,6 @@ import torch
 from pydantic import TypeAdapter
 
 from esper_core.growth.serialization import decode_state, encode_state
-from esper_core.leyline.actions import Op
 from esper_core.leyline.constants import (
     BLENDING_ALPHA,
     FIRST_LOOK,
@@ -32,7 +31,7 @@ from esper_core.leyline.constants import (
     GATE_LOOKS,
     MIN_EXAMPLES_FOR_EVIDENCE,
 )
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import Op, Stage
 from esper_core.leyline.signals import Evidence, Finding, Gain, Lack, Opinion, Reason
 
 if TYPE_CHECKING:

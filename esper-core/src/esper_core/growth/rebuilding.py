@@ -16,14 +16,12 @@ from esper_core.growth.dry_runs import HOME, device_of, dtype_of, home_of, is_gr
 from esper_core.growth.grafting import attach_slots
 from esper_core.growth.journal import DTYPES, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seed_faults import describe_error
-from esper_core.growth.seeds import Seed, SeedBuilder
+from esper_core.growth.seeds import Seed, SeedBuilder, describe_error
 from esper_core.growth.serialization import describe_mismatch, form_of
 from esper_core.growth.slots import is_grafted, slots_of
-from esper_core.leyline.actions import Action, Blend, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.lifecycle import Action, Blend, Op, SlotState, Stage
 from esper_core.leyline.specs import Site
 
 if TYPE_CHECKING:

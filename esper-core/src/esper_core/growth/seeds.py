@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -31,20 +32,18 @@ from torch.fx import Proxy
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of, evaluating
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seed_faults import SeedFault, describe_error
-from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import RAMP_STEPS
-from esper_core.leyline.errors import PluginError
-from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
-from esper_core.plugins.isolation import attempt, is_interrupt
+from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.lifecycle import INCUBATING, Blend, SeedEvent, Stage, next_stage
+from esper_core.plugins.isolation import attempt, is_interrupt, is_third_party, location_of, target_of
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.plugins.returned_values import describe_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from esper_core.leyline.actions import Action
+    from esper_core.leyline.lifecycle import Action
     from esper_core.leyline.specs import BlueprintSpec, Site
 
     Tap = Callable[[], AbstractContextManager[list[tuple[Tensor, Any]]]]
@@ -425,3 +424,34 @@ class SeedBuilder:
         seed.to(device, dtype).train(self.model.training)
         seed.born = step
         return seed
+
+
+def describe_error(error: BaseException, maker: object = None) -> str:
+    """Return the type and message of an error, and the line of its author's code, in one line.
+
+    ``maker`` built the seed, or is its block: its package is where the author's code is, and is named if the error
+    passed through none of its lines. The file has its name alone, since an event holds no path of a machine.
+    """
+    message = (str(error).strip().splitlines() or [""])[0][:200]
+    target = None if maker is None else target_of(maker)
+    file, line = location_of(error, target)
+    location = f"{Path(file).name}:{line}" if file else target if target and is_third_party(target) else None
+    return f"raised {type(error).__name__}: {message}" + (f" ({location})" if location else "")
+
+
+class SeedFault(PluginError):
+    """A seed raised, or returned something invalid.
+
+    Attributes:
+        slots: the slots whose living seeds are at fault; none for a fossil, which cannot be removed.
+        what: what it did.
+        number: which seed of a nursery it was; None: all that live there.
+    """
+
+    describe_error = staticmethod(describe_error)
+
+    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None, blueprint: str = "") -> None:
+        self.slots, self.what, self.number = tuple(slots), what, number
+        named = f' of blueprint "{blueprint}"' if blueprint else ""
+        location = f" in {', '.join(self.slots)}" if self.slots else ""
+        super().__init__(Problem("E320", f"the seed{location}{named} {what}"))

@@ -15,8 +15,7 @@ from torch.utils import checkpoint
 from esper_core.growth import dry_runs
 from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
-from esper_core.growth.seed_faults import SeedFault, describe_error
-from esper_core.growth.seeds import Presence
+from esper_core.growth.seeds import Presence, SeedFault, describe_error
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GraftError, Problem, one_line
 from esper_core.leyline.events import HostLayer

@@ -6,6 +6,7 @@ gates, open branches, and blueprints that were withdrawn after too many faults (
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -14,13 +15,12 @@ import torch
 
 from esper_core.growth.dry_runs import device_of, home_of
 from esper_core.growth.random_streams import GENERATOR_LOCK
-from esper_core.growth.seed_faults import SeedFault
-from esper_core.growth.seeds import Presence
+from esper_core.growth.seeds import Presence, SeedFault
 from esper_core.growth.slots import slots_of
-from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
-from esper_core.leyline.constants import FULL
+from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN, FULL
 from esper_core.leyline.errors import GraftError, GrowthError, LifecycleError, Problem, suggestion
-from esper_core.leyline.lifecycle import SeedEvent, SlotState, Stage, may
+from esper_core.leyline.lifecycle import ARGUMENTS, Action, ActionMask, Op, SeedEvent, SlotState, Stage, may
+from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from esper_core.growth.gates import Gates
     from esper_core.growth.incubation import Incubation
     from esper_core.growth.optimizers import OptimizerKeeper
-    from esper_core.growth.seed_faults import FaultBook
     from esper_core.growth.seeds import Seed, Variety
     from esper_core.growth.slots import Slot
     from esper_core.settings import GrowthConfig
@@ -278,3 +277,28 @@ def _undo_slot(slot: Slot) -> Callable[[], None]:
             slot.seeds.extend(seed for seed, *_ in seeds)
 
     return put_back
+
+
+class FaultBook:
+    """Counts the faults of each blueprint over a run, and withdraws a blueprint after too many."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def record(self, blueprint: str) -> bool:
+        """Count one fault; return whether it withdraws the blueprint."""
+        self._counts[blueprint] += 1
+        # Not from there on: a withdrawal is reported once.
+        return self._counts[blueprint] == FAULTS_UNTIL_WITHDRAWN
+
+    def is_withdrawn(self, blueprint: str) -> bool:
+        """Return whether the blueprint is withdrawn."""
+        return self._counts[blueprint] >= FAULTS_UNTIL_WITHDRAWN
+
+    def state_dict(self) -> State:
+        """Return the number of faults of each blueprint."""
+        return State({"counts": dict(self._counts)})
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue counting from ``state``."""
+        self._counts = Counter(state.plain["counts"])

@@ -15,8 +15,7 @@ from torch import nn
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seed_faults import describe_error
-from esper_core.growth.seeds import is_informed
+from esper_core.growth.seeds import describe_error, is_informed
 from esper_core.leyline.errors import Problem
 from esper_core.plugins.isolation import attempt
 from esper_core.plugins.process_state import Scope

@@ -1,13 +1,12 @@
 """Leyline: the contracts that every part of Esper and every plugin rely on. Imports no torch and nothing else of Esper.
 
 What is here:
-    actions: what a policy can ask for, and the masks of what is possible.
     constants: named thresholds, windows and limits.
     errors: the exception hierarchy, problems with their error codes (a page each in docs/reference/errors), and the
         texts of messages.
     events: the records that a run publishes.
     files: opens files of runs from untrusted sources.
-    lifecycle: the transition tables of slots and seeds.
+    lifecycle: the transition tables of slots and seeds; actions of policies, and masks of what is possible.
     protocols: what components implement, and what hooks receive.
     signals: what is measured in a step and observed by a policy, and what gates and governor conclude.
     specs: what plugins declare about their components.

@@ -1,12 +1,3 @@
-from .actions import (
-    ARGUMENTS as ARGUMENTS,
-    WAIT as WAIT,
-    Action as Action,
-    ActionMask as ActionMask,
-    ActionSpace as ActionSpace,
-    Blend as Blend,
-    Op as Op,
-)
 from .errors import (
     ConfigError as ConfigError,
     EsperError as EsperError,
@@ -21,6 +12,13 @@ from .errors import (
     SettingError as SettingError,
 )
 from .lifecycle import (
+    ARGUMENTS as ARGUMENTS,
+    WAIT as WAIT,
+    Action as Action,
+    ActionMask as ActionMask,
+    ActionSpace as ActionSpace,
+    Blend as Blend,
+    Op as Op,
     SeedEvent as SeedEvent,
     SlotEvent as SlotEvent,
     SlotState as SlotState,

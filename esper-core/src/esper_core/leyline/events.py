@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from esper_core.leyline.actions import WAIT, Action
 from esper_core.leyline.constants import EVENT_FORMAT
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import WAIT, Action, Stage
 from esper_core.leyline.signals import RECORD, Metric, Reason, Signals
 
 

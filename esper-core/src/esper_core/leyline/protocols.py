@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from esper_core.leyline.actions import Action, ActionMask
+from esper_core.leyline.lifecycle import Action, ActionMask
 from esper_core.leyline.signals import Observation, RewardBreakdown
 from esper_core.leyline.specs import Spec
 

@@ -10,8 +10,7 @@ Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules
 * ``lookup_errors``: messages and suggestions for names that cannot be found.
 * ``registry``: take and check the components that plugins add; find them by name.
 * ``extensions``: what packages announce besides plugins: commands, engines and stores.
-* ``validation``: hook names and arguments, settings model.
-* ``loader``: the sequence from discovery to the registry.
+* ``loader``: the sequence from discovery to the registry; names and arguments of hooks.
 
 The hooks themselves are specified in ``esper_core.hooks.spec``. Names below are imported when they are first used.
 """

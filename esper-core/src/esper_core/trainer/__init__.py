@@ -13,8 +13,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task
 - ``growing_network``: one growing network, given batches and losses
-- ``measurements``: losses and gains, read once a step
-- ``operations``: what an episode costs in floating-point operations
+- ``measurements``: losses and gains, read once a step; what an episode costs in operations
 - ``forward``: precision, micro-batches, memory layout, compilation
 - ``batches``: order of batches, resident and streamed data
 - ``event_records``: records of what happened, and the events built from them

@@ -37,8 +37,7 @@ from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import IMAGES, BatchOrder, feed_for, sent
 from esper_core.trainer.forward import CompiledHost, ForwardPass, Notices, channels_last, lay_out, torch_compiler
 from esper_core.trainer.growing_network import GrowingNetwork
-from esper_core.trainer.measurements import Evaluation, evaluate
-from esper_core.trainer.operations import OperationCount
+from esper_core.trainer.measurements import Evaluation, OperationCount, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

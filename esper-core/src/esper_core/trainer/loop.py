@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from esper_core.governor import Act
-from esper_core.leyline.actions import WAIT
 from esper_core.leyline.errors import GovernorStop, Problem
 from esper_core.leyline.events import UpdateFinished
+from esper_core.leyline.lifecycle import WAIT
 from esper_core.leyline.signals import HealthSnapshot
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.event_records import governor_acted, seeds_lost, stages_changed, steps_finished

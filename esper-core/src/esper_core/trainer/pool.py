@@ -19,8 +19,8 @@ import torch
 
 from esper_core.governor import Act
 from esper_core.growth import Draws, FaultBook, Host, Transition
-from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.lifecycle import Action, ActionMask, Op
 from esper_core.leyline.signals import CALM, Cause, Reason, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.plugins.process_state import Guard, Scope

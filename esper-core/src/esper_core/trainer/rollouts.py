@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.actions import Action, ActionMask
+from esper_core.leyline.lifecycle import Action, ActionMask
 from esper_core.leyline.protocols import Learner, Rollout, Trajectory, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.isolation import attributed_to

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.lifecycle import Action
 from esper_core.leyline.protocols import Concludes, FollowsPlan
 from esper_core.leyline.signals import CALM, HealthSnapshot, Observation, RewardBreakdown
 from esper_core.plugins.isolation import attributed_to, definition_of

@@ -25,9 +25,8 @@ from torch import nn
 from torch.amp import GradScaler
 
 from esper_core.growth import Example, Host, graft as graft, state_mismatch, ungraft as ungraft
-from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import ActionSpace, Stage
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.leyline.specs import Operations

@@ -17,8 +17,8 @@ import torch
 from torch.nn.utils import get_total_norm
 
 from esper_core.growth import Example, Host
-from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import GovernorStop, GrowthError, Problem
+from esper_core.leyline.lifecycle import Op
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Cause, Reason
 from esper_grow.gardener.checks import kept_by, refuse_shared_state

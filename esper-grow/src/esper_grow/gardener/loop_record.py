@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.leyline.actions import ActionSpace
+    from esper_core.leyline.lifecycle import ActionSpace
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Plugins
     from esper_core.settings import GovernorConfig, GrowthConfig

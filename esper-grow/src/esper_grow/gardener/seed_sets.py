@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from esper_core.growth import Example, Host, compare_losses
-from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.constants import BLENDING_ALPHA
 from esper_core.leyline.errors import GrowthError, Problem, plural
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import Action, Op, Stage
 from esper_core.leyline.signals import Cause, Reason
 from esper_grow.gardener.counterfactuals import Counterfactuals
 

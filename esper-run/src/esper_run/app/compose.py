@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from esper_core.leyline.actions import ActionSpace
     from esper_core.leyline.events import EpisodeFinished, HostLayer
+    from esper_core.leyline.lifecycle import ActionSpace
     from esper_core.leyline.protocols import Policy, Reward, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.plugins import Component

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from esper_core.growth import Host, RandomStream, Variety, graft
-from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, GraftError, GrowthError, PluginError, Problem
+from esper_core.leyline.lifecycle import ActionSpace
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.plugins import attributed_to
 from esper_core.trainer import NetworkSettings, Recipe

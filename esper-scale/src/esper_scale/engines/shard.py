@@ -10,9 +10,8 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from esper_core.leyline.actions import WAIT, Op
 from esper_core.leyline.errors import EsperError, PluginError, Problem
-from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.lifecycle import WAIT, Op, Stage
 from esper_core.plugins import location_of
 from esper_core.trainer import Pool
 from esper_scale.engines.breadcrumbs import Breadcrumb

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain, pairwise, product
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
-from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.lifecycle import Action, Op
 from esper_core.leyline.signals import CALM
 from esper_core.trainer import StudyPool
 from esper_run.watchdog import Patience

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
@@ -14,13 +13,11 @@ import yaml
 
 import esper_core
 from benchmarks.science import probes
-from esper_core.leyline import Metric, Stage
+from esper_core.leyline import Metric
 from esper_policies import observations
 from esper_run import formats
-from esper_watch.history import SeedLife, Step
 from tests.docs import test_how_to as how_to
 from tests.support.configurations import GROWING
-from tests.support.run_folders import stage_changed
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -170,24 +167,6 @@ def test_every_listed_name_exists():
 def test_a_guide_begins_with_what_to_install(guide):
     top = guide.read_text(encoding="utf-8").splitlines()[:12]
     assert any("pip install" in line and "esper-" in line for line in top)
-
-
-TABLES = DOCS / "guides" / "use-a-notebook.md"
-
-
-def seed_columns() -> list[str]:
-    life = SeedLife(0, "a", 0, "early", 0, "b/conv", 1)
-    life.changes.append(stage_changed(0, None, Stage.GERMINATED))
-    return list(life.as_row())
-
-
-@pytest.mark.parametrize(
-    ("title", "columns"), [("`steps`", [field.name for field in fields(Step)]), ("`seeds`, as rows", seed_columns())]
-)
-def test_the_page_names_every_column(title, columns):
-    (table,) = re.findall(rf"^### {re.escape(title)}\n\n(.*?)\n\n", TABLES.read_text(encoding="utf-8"), re.M | re.S)
-    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert sorted(named) == sorted(columns)
 
 
 def test_the_page_shows_the_examples():

@@ -21,18 +21,4 @@ import lazy_loader
 
 from esper_core._version import __version__ as __version__
 
-_MOVED = {
-    **dict.fromkeys(("run", "load_run", "read_events", "Run"), "esper_run"),
-    **dict.fromkeys(("Gardener", "export", "load", "probe", "save"), "esper_grow"),
-}
-"""Names that belong to another package now."""
-
-_lazy_getattr, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    if name in _MOVED:
-        package = _MOVED[name]
-        msg = f"{name} is in {package}:  from {package} import {name}  (pip install {package.replace('_', '-')})"
-        raise ImportError(msg)
-    return _lazy_getattr(name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,7 +4,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
 
     history             ``read_history``: the environments, steps and seeds of a run, and its summary
     report              ``write_report``: report.html
-    history_records     what a history consists of: steps, seeds, looks of gates, decisions
+    history_records     what a history consists of: seeds, looks of gates, decisions
     views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates
     growth              its networks step by step as pictures, and what gates saw
     sections, headline  what a section is made from, and the one that says what a run found

@@ -1,7 +1,7 @@
 """History of a run: one pass over ``events.jsonl`` that keeps plain records.
 
-The report, ``esper watch`` and the tables are all views of a ``History``. It works for
-runs that are finished, still running, or killed. Of each step it keeps the figures; signals are dropped once read.
+The report and ``esper watch`` are views of a ``History``. It works for runs that are finished, still running, or
+killed. Of each step it keeps the metric; the rest is dropped once read, since runs have up to a million steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from esper_watch.history_records import (
     Look,
     SeedGain as SeedGain,
     SeedLife as SeedLife,
-    Step as Step,
     total,
 )
 
@@ -51,15 +50,13 @@ class History:
 
     Args:
         name: Name of the run's folder: its id, unless the folder was renamed.
-        keep_steps: Whether ``steps`` has each of them; runs have up to a million, and pages do without.
     """
 
-    def __init__(self, name: str = "", *, keep_steps: bool = True) -> None:
-        self.name, self._keep_steps = name, keep_steps
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.started: RunStarted | None = None
         self.status = UNFINISHED
         self.reason = ""
-        self.steps: list[Step] = []
         self.seeds: list[SeedLife] = []
         self.episodes: list[EpisodeFinished] = []
         self.governor: list[GovernorActed] = []
@@ -245,8 +242,6 @@ class History:
         self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
         if event.arm not in self.slots:
             self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
-        if self._keep_steps:
-            self.steps.append(Step.of(event))
         by_step = self._measured.setdefault((event.round, event.arm), {})
         seeds, metrics = by_step.setdefault(event.step, ([], array("d")))
         seeds.append(event.seed)
@@ -262,8 +257,8 @@ class History:
             del living[seed_id]
 
 
-def read_history(run: Path, *, keep_steps: bool = True) -> History:
-    """Read the history of a run directory, whether the run is complete or not. ``keep_steps``: see ``History``.
+def read_history(run: Path) -> History:
+    """Read the history of a run directory, whether the run is complete or not.
 
     Raises:
         EsperError: E420 if ``run`` is not a run directory, E421 if a line is not an event.
@@ -272,7 +267,7 @@ def read_history(run: Path, *, keep_steps: bool = True) -> History:
     if not events.exists():
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise EsperError(Problem("E420", f"{run} is not a run directory: it has no events.jsonl", hint=hint))
-    history = History(run.resolve().name, keep_steps=keep_steps)
+    history = History(run.resolve().name)
     for event in read_events(events, tell=history.skipped.append):
         history.add(event)
     if history.status == UNFINISHED:

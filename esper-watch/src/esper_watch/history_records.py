@@ -1,4 +1,4 @@
-"""Records of a history: steps, seeds, and what gates saw of them.
+"""Records of a history: seeds, and what gates saw of them.
 
 Runs have up to a million steps, so looks are kept as columns of numbers and become records when asked for.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esper_core.leyline import Stage
 
@@ -16,58 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from esper_core.leyline import Reason
-    from esper_core.leyline.events import StageChanged, StepFinished
+    from esper_core.leyline.events import StageChanged
 
 LARGEST_FLOAT: Final = 3e38
 """Larger numbers do not fit into single precision."""
 
 EnvironmentKey = tuple[int, str, int]
 """Round, arm and environment seed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of one environment. Losses are in nats; steps count from 0."""
-
-    round: int
-    arm: str
-    seed: int
-    """The environment's seed."""
-    step: int
-    train_loss: float
-    """Mean over the training batches of the step."""
-    validation_loss: float
-    validation_metric: float
-    parameters: int
-    host_parameters: int
-    fossils: int
-    """Seeds kept so far."""
-    living: int
-    """Seeds still undecided when the step was measured."""
-    reward: float | None
-    """Reward of the action before this step, all terms together; None if nothing was rewarded."""
-    action: str
-    """Action chosen after the step."""
-
-    @classmethod
-    def of(cls, event: StepFinished) -> Step:
-        """Return the step that an event tells of."""
-        signals = event.signals
-        return cls(
-            event.round,
-            event.arm,
-            event.seed,
-            event.step,
-            signals.train_loss,
-            signals.validation_loss,
-            signals.validation_metric,
-            signals.parameters,
-            signals.host_parameters,
-            signals.fossils,
-            len(signals.seeds),
-            total(event.reward.values()) if event.reward else None,
-            event.action.title,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,26 +125,6 @@ class SeedLife:
     def ended(self) -> bool:
         """Whether the seed was kept or pruned."""
         return self.stage in (Stage.FOSSILISED, Stage.PRUNED)
-
-    def as_row(self) -> dict[str, Any]:
-        """Return the life as one flat row, for tables. The step of a stage that was never reached is None."""
-        first: dict[Stage, int] = {}
-        for change in self.changes:
-            first.setdefault(change.now, change.step)
-        gain = self.gain
-        names = ("round", "arm", "seed", "seed_id", "slot", "blueprint", "parameters")
-        return {
-            **{name: getattr(self, name) for name in names},
-            **{stage.value: first.get(stage) for stage in Stage},
-            "stage": self.stage.value,
-            "reason": str(self.reason),
-            "gain": None if gain is None else gain.mean,
-            "gain_error": None if gain is None else gain.error,
-            "gain_examples": None if gain is None else gain.examples,
-            "gain_step": None if gain is None else gain.step,
-            "gain_stage": None if gain is None else gain.stage.value,
-            "price": None if gain is None else gain.price,
-        }
 
 
 def total(values: Iterable[float]) -> float:

@@ -42,7 +42,7 @@ def read_report(run: Path, history: History | None = None) -> Report:
     Raises:
         EsperError: E420 if ``run`` is not a run directory, E421 if one of its events cannot be read.
     """
-    history = read_history(run, keep_steps=False) if history is None else history
+    history = read_history(run) if history is None else history
     loaded, problem = None, ""
     missing = [name for name in ("manifest.json", "summary.json") if not (run / name).exists()]
     try:

@@ -57,7 +57,7 @@ class FollowedRun:
         self._forget()
 
     def _forget(self) -> None:
-        self.history = History(self.path.resolve().name, keep_steps=False)
+        self.history = History(self.path.resolve().name)
         self.offset = 0
         self._inode: tuple[int, int] | None = None
         self._tail = b""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, Observation, Op, SeedSignals, Stage
+from esper_core.leyline import SeedSignals, Stage
 from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChanged, StepFinished
 from esper_run import read_events
 from esper_run.cli import main
@@ -105,19 +105,6 @@ def add_plugin(file: Path, source: str, more: str = "") -> None:
     """Add a one-file plugin to a configuration file, and lines that use it."""
     (file.parent / "own.py").write_text(source)
     file.write_text(f"{file.read_text()}plugins: {{local: [./own.py]}}\n{more}")
-
-
-class Plan:
-    """A policy that germinates, blends in and keeps a seed in one slot after the other, for a single environment."""
-
-    def __init__(self, slots: Iterable[str], blueprint: str) -> None:
-        self.plan: list[Action] = []
-        for slot in slots:
-            self.plan += [Action(Op.GERMINATE, slot, blueprint), Action(Op.ADVANCE, slot), WAIT]
-            self.plan.append(Action(Op.FOSSILISE, slot))
-
-    def act(self, observations: Sequence[Observation], masks: object) -> list[Action]:
-        return self.plan[observations[0].step :][:1] or [WAIT]
 
 
 @dataclass(frozen=True)

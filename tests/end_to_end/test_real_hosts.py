@@ -2,8 +2,9 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,12 +16,12 @@ from torch.nn.functional import cross_entropy
 from esper_core.growth import slots_of
 from esper_core.growth.examples import call
 from esper_core.growth.grafting import alike
-from esper_core.leyline import SlotPlace
+from esper_core.leyline import Action, Op, SlotPlace
 from esper_grow import Gardener, export
 from tests.docs.test_answers import script
-from tests.end_to_end.conftest import Plan
-from tests.support.core_worlds import per_example
+from tests.support.core_worlds import PlannedPolicy, per_example
 from tests.support.loops import train_batch
+from tests.support.small_models import SIZE, small_model
 
 pytestmark = pytest.mark.slow
 
@@ -61,12 +62,6 @@ def images(seed: int) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def transformer(name: str, **settings: Any) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    kind = getattr(transformers, name)
-    return kind(kind.config_class(vocab_size=24, **settings))
-
-
 def sentences(seed: int) -> Any:
     """A padded batch of a tokenizer."""
     transformers = pytest.importorskip("transformers")
@@ -97,10 +92,9 @@ def without_labels(batch: Any) -> dict[str, Tensor]:
     return {key: value for key, value in batch.items() if key != "labels"}
 
 
-GPT2 = {"use_cache": False, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
-BERT = {"use_cache": False, "hidden_size": 16, "intermediate_size": 32}
-BERT |= {"num_hidden_layers": 2, "num_attention_heads": 2}
-LLAMA = {**BERT, "num_key_value_heads": 1}
+transformer = partial(small_model, vocab_size=24, use_cache=False)
+GPT2 = {"n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+LLAMA = {**SIZE, "num_key_value_heads": 1}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 HOSTS = {
     "timm resnet": Host(
@@ -114,7 +108,7 @@ HOSTS = {
         {"block": SlotPlace("transformer.h.0"), "all": SlotPlace("transformer")}, "mlp", without_labels,
     ),
     "bert": Host(
-        lambda: transformer("BertForSequenceClassification", **BERT), reviews, judged,
+        lambda: transformer("BertForSequenceClassification", **SIZE), reviews, judged,
         {"pooled": SlotPlace("bert", output="pooler_output"), "words": SlotPlace("bert.encoder")}, "mlp",
         without_labels,
     ),
@@ -126,13 +120,22 @@ HOSTS = {
 }  # fmt: skip
 
 
+def planned(slots: Iterable[str], blueprint: str) -> dict[int, Action]:
+    """Germinate, blend in and keep a seed in one slot after the other."""
+    plan = {}
+    for number, slot in enumerate(slots):
+        ops = {0: Action(Op.GERMINATE, slot, blueprint), 1: Action(Op.ADVANCE, slot), 3: Action(Op.FOSSILISE, slot)}
+        plan |= {4 * number + step: action for step, action in ops.items()}
+    return plan
+
+
 def loop(host: Host) -> tuple[nn.Module, torch.optim.Optimizer, Gardener]:
     torch.manual_seed(0)
-    model = host.build()
+    model = host.build().train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     gardener = Gardener(
         model, optimizer, loss=host.losses, slots=host.slots, blueprints=[host.blueprint], example=host.batch(0),
-        validation=[host.batch(9)], steps=8, policy=Plan(list(host.slots), f"blueprints/{host.blueprint}"),
+        validation=[host.batch(9)], steps=8, policy=PlannedPolicy(planned(host.slots, f"blueprints/{host.blueprint}")),
         growth={"gates": "off"},
     )  # fmt: skip
     return model, optimizer, gardener

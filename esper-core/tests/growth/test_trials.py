@@ -1,6 +1,7 @@
 """Trials: blueprints that break their declaration are reported."""
 
 import math
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -90,6 +91,7 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (rectifying, "E323", "modifies its input"),
         (lambda site: "a block", "E321", "builds a str, not a torch.nn.Module"),
         (unbuildable, "E321", "raised KeyError: 'sequence'"),
+        (lambda site: sys.exit(0), "E321", "raised SystemExit"),
         (cache(local_conv), "E321", "builds blocks that have parameters in common"),
         (with_phase, "E327", "has complex parameters"),
         (lambda site: of_doubles(local_conv(site)), "E322", "raised RuntimeError: Input type (double) and bias type"),

@@ -108,7 +108,9 @@ def test_a_folder_of_peft_is_loaded_saved_swapped_and_merged(kind, tmp_path):
     theirs.set_adapter("esper")
     assert torch.equal(logits(theirs), expected)
     torch.testing.assert_close(logits(again.merge_and_unload()), expected)
-    torch.testing.assert_close(logits(esper.export(model)), expected)
+    plain = esper.export(model)
+    torch.testing.assert_close(logits(plain), expected)
+    assert kind != "Conv1D" or not any(".grown." in name for name, _ in plain.named_parameters()), "they are merged"
     esper.save(model, tmp_path / "whole")
     assert torch.equal(logits(esper.load(build(), tmp_path / "whole")), expected)
     with esper.disable_adapters(model):

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.hostile_plugin import plugin
+
 PLUGIN = """
 import os, sys, threading, time
 from esper_core import BlueprintSpec, hookimpl
@@ -25,29 +27,13 @@ def esper_register_blueprints(registry):
 """
 
 
-QUITTER = """
-from torch import nn
-
-class Quitter(nn.Conv1d):
-    def __init__(self, site):
-        {build}
-        super().__init__(site.channels, site.channels, 1)
-
-    def forward(self, hidden):
-        {forward}
-        return super().forward(hidden)
-"""
-
-
 @pytest.mark.members
-@pytest.mark.parametrize(("command", "place", "code"), [("check", "build", "E321"), ("run", "forward", "E322")])
-def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(command, place, code, esper, file, install):
-    source = QUITTER.format(**{"build": "pass", "forward": "pass", place: "exit(0)"})
-    install.components("quitters", source, blueprint={"quitter": "Quitter, BlueprintSpec('sequence')"})
-    runs = [] if command == "check" else ["--runs-dir", file.parent / "runs"]
-    answer = esper(command, file, *runs, "--set", "slots.early.blueprints=[quitter]")
-    assert (answer.status, answer.out, (file.parent / "runs").exists()) == (3, "", False)
-    assert answer.err.startswith(f'{code} blueprint "quitters/quitter" (esper-quitters 1.0) raised SystemExit')
+def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(esper, file, install):
+    install("quitters", plugin(blocks={0: ("outputs", "exit(0)")}))
+    runs = file.parent / "runs"
+    answer = esper("run", file, "--runs-dir", runs, "--set", "slots.early.blueprints=[quitters/b0]")
+    assert (answer.status, answer.out, runs.exists()) == (3, "", False)
+    assert answer.err.startswith('E322 blueprint "quitters/b0" (esper-quitters 1.0) raised SystemExit')
     assert "esper_quitters.py:" in answer.err
 
 

@@ -1,6 +1,7 @@
 """Mistakes are reported where they are made, with what to do."""
 
 import copy
+import gc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -339,7 +340,17 @@ def test_copies_that_are_no_averages_and_lists_of_now_are_not_reported(caplog):
     best = [parameter.detach().clone() for parameter in loop.model.parameters()]
     teacher, others = copy.deepcopy(loop.model), list(twin.model.parameters())
     loop.after.append(lambda: twin.train(twin.batches[0]) or twin.optimizer.zero_grad())
-    loop.tended().epochs(4)
+
+    def leave_a_dead_cycle() -> None:
+        cycle: list[Any] = [list(loop.model.parameters())]
+        cycle.append(cycle)
+
+    loop.after.append(leave_a_dead_cycle)
+    gc.disable()  # as between two of its rounds
+    try:
+        loop.tended().epochs(4)
+    finally:
+        gc.enable()
     clipped = list(loop.model.parameters())
     loop.epochs(2)
     assert "E349" not in caplog.text

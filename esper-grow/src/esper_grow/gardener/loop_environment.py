@@ -198,8 +198,9 @@ class LoopEnvironment:
         self.compared: set[int] = set()
         """Numbers of the branches whose first step was compared with the model's."""
         self._warned_apart = False
-        self._at_tend: tuple[list[nn.Parameter], float] = [], 0.0
-        """What branches have copies of, and its norm, at the end of the latest ``tend``, until the loop's next step."""
+        self._copied: list[nn.Parameter] = []
+        """What branches have copies of, from the end of the latest ``tend`` until the loop's next step."""
+        self._norm_at_tend = 0.0
         self._warned_of_weights = False
         self._order = 0
         self._validation, self._autocast = validation, autocast
@@ -253,13 +254,13 @@ class LoopEnvironment:
         self._warn_of_surplus()
         if self.network.garden.incubating and not self._warned_of_weights:
             of_host, _ = Host.split_state(dict(self.network.model.named_parameters()))
-            trained = [parameter for parameter in of_host.values() if parameter.requires_grad]
-            self._at_tend = trained, _norm_of(trained)
+            self._copied = [parameter for parameter in of_host.values() if parameter.requires_grad]
+            self._norm_at_tend = _norm_of(self._copied)
 
     def compare_weights(self, *_: Any) -> None:
         """Log a warning if the loop has changed the weights since ``tend`` (E376); a hook before its first step."""
-        (trained, before), self._at_tend = self._at_tend, ([], 0.0)
-        if before != (now := _norm_of(trained)) and not math.isnan(now):
+        trained, self._copied = self._copied, []
+        if trained and self._norm_at_tend != (now := _norm_of(trained)) and not math.isnan(now):
             self._warned_of_weights = True
             message = "the loop has changed the weights since tend(), and branches go on with what they had"
             hint = "Gates take the difference for a gain. Load weights when no seed lives."

@@ -1,7 +1,6 @@
 """The standard blueprints are registered, conform, learn, and can be exported without Esper."""
 
 import re
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
@@ -9,31 +8,19 @@ import pytest
 import torch
 from torch import nn
 
-from esper_blueprints import plugin
+from esper_blueprints.plugin import BLUEPRINTS
 from esper_core import Site, SlotPlace, graft
 from esper_core.growth import Variety
 from esper_core.leyline.specs import SITE_KINDS
-from esper_core.plugins import load_plugins
 from esper_grow import export
-from esper_testing.components import plugin_checks
+from esper_testing.components import components_of, plugin_checks
 from tests.support.core_worlds import add_seed, sites_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "blueprints.md"
 SITES = sites_of(4, 8, image=(6, 6), sequence=(12,), tokens=(5,))
 OF_64 = sites_of(64, 64, image=(8, 8), sequence=(8,), tokens=(8,))
-
-
-class Book(dict):
-    """A registry that only records."""
-
-    def add(self, name, target, spec):
-        assert name not in self
-        module, _, attribute = target.partition(":")
-        self[name] = (getattr(import_module(module), attribute), spec)
-
-
-ENTRIES = Book()
-plugin.esper_register_blueprints(registry=ENTRIES)
+BUILT = {blueprint.short: blueprint.load() for blueprint in components_of("blueprints")}
+ENTRIES = {name: (BUILT[name], spec) for name, (_, spec) in BLUEPRINTS.items()}
 EVERYWHERE = [(name, kind) for name, (_, spec) in ENTRIES.items() for kind in spec.kinds]
 
 
@@ -113,8 +100,7 @@ def test_it_conforms(checks):
 @pytest.mark.parametrize("kind", SITES)
 def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
     example = torch.randn(3, *sites_of(8, 8, image=(6, 6), sequence=(12,), tokens=(12,))[kind].example_shape)
-    components = load_plugins().registry.components("blueprint")
-    blueprints = [component for component in components if kind in component.spec.accepts]
+    blueprints = [component for component in components_of("blueprints") if kind in component.spec.accepts]
     blueprints = [blueprint for blueprint in blueprints if not blueprint.spec.reads_layer]  # it is merged, or refused
     assert blueprints
     layers: dict[str, nn.Module] = {"sequence": nn.Conv1d(8, 8, 1), "image": nn.Conv2d(8, 8, 1)}

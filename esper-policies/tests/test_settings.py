@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from esper_core.leyline import ActionSpace
+from esper_policies.learning_rates import Cosine, Warmup
 from esper_policies.ppo.policy import Ppo
 from esper_policies.random_policy import Random
 from esper_policies.settings import HeuristicSettings, ScheduleSettings
@@ -30,6 +31,9 @@ STEP = {"step": 0, "op": "germinate", "slot": "early", "blueprint": "conv"}
             (SCHEDULE, {"plan": [{**STEP, name: value}]}, ("plan", 0, name))
             for name, value in [("step", -1), ("op", "wait"), ("step", "0"), ("blend", "mix")]
         ),
+        (Warmup, {"over": -1}, ("over",)),
+        (Cosine, {"floor": 1.5}, ("floor",)),
+        (Cosine, {"warmup": -1}, ("warmup",)),
         (PPO, {"width": 3}, ("width",)),
         (PPO, {"learning_rate": 0.0}, ("learning_rate",)),
         (PPO, {"speed": -1}, ("speed",)),

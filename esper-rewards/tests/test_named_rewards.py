@@ -91,25 +91,36 @@ def played(reward, episode):
     ]
 
 
-def test_a_step_is_scored_by_the_formula():
-    reward = Team(metric=ACCURACY, price=30.0)
-    terms = reward.score(
-        signals(0.70, added=1000, fossils=1), signals(0.61, added=500), signals(0.60), signals(0.58)
-    ).terms
-    assert terms == {
-        "improvement": pytest.approx(100 * (0.10 - 0.03)),
-        "rent": pytest.approx(-30 * math.log2(6000 / 5500)),
-        "fossil_fee": pytest.approx(-30 * 0.10),
-    }
-
-
 @given(rewards, episodes)
-def test_an_episode_adds_up_to_the_potential_at_its_end(reward, episode):
+def test_each_term_of_an_episode_adds_up_to_its_part_of_the_potential_at_the_end(reward, episode):
+    """Episodes of any length do, so that the reward of each step is the change of the potential in it."""
     now, twin = episode[-1]
-    gain = 100 * reward.metric.gain(now.validation_metric, twin.validation_metric)
-    price = reward.price * (math.log2(now.parameters / HOST) + 0.10 * now.fossils)
-    total = math.fsum(breakdown.total for breakdown in played(reward, episode))
-    assert total == pytest.approx(gain - price, rel=1e-9, abs=1e-6)
+    scored = [breakdown.terms for breakdown in played(reward, episode)]
+    sums = {name: math.fsum(step[name] for step in scored) for name in scored[0]}
+    expected = {
+        "improvement": 100 * reward.metric.gain(now.validation_metric, twin.validation_metric),
+        "rent": -reward.price * math.log2(now.parameters / HOST),
+        "fossil_fee": -reward.price * 0.10 * now.fossils,
+    }
+    assert sums == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_run_07_no_reward_depends_on_the_slot(name):
+    """All slots count equally: swapping them changes no term."""
+    reward = CLASSES[name](metric=ACCURACY)
+    for moment in random_episode(ACCURACY, 0):
+        slots = moment.now.slots
+        names = [slot.name for slot in slots]
+        swapped = (replace(slot, name=name) for slot, name in zip(slots[1:] + slots[:1], names, strict=True))
+        other = moment._replace(now=replace(moment.now, slots=tuple(swapped)))
+        assert reward.score(*other).terms == pytest.approx(reward.score(*moment).terms)
+
+
+def test_diverged_losses_are_limited():
+    twin = signals(0.5)
+    reduced = [terms.loss_reduction(replace(twin, validation_loss=loss), twin) for loss in (1e30, math.inf, math.nan)]
+    assert reduced == pytest.approx([-terms.POINTS * terms.MOST] * 2 + [math.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize("named", REWARDS)

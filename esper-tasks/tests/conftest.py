@@ -1,4 +1,4 @@
-"""A fake scikit-learn, and the refusal of a task that cannot be built."""
+"""A fake scikit-learn."""
 
 import sys
 from importlib.machinery import ModuleSpec
@@ -6,8 +6,6 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-
-from esper_core.leyline import ConfigError
 
 
 @pytest.fixture
@@ -22,16 +20,3 @@ def scikit_learn(monkeypatch):
     for name, module in modules.items():
         module.__spec__ = ModuleSpec(name, None)  # torch reads it
         monkeypatch.setitem(sys.modules, name, module)
-
-
-@pytest.fixture
-def refusal():
-    """``refusal(npz, path="a.npz")``: return path, message and hint of the only problem when this is built."""
-
-    def told(task, **settings):
-        with pytest.raises(ConfigError) as caught:
-            task(**settings)
-        (problem,) = caught.value.problems
-        return f"{problem.path}: {problem.message}\n{problem.hint}"
-
-    return told

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from esper_core.leyline import ConfigError
 from esper_tasks.own_data import npz
 from esper_tasks.supervised import drawn_parts
 from esper_testing import check_task
@@ -18,6 +19,14 @@ SPLITS = ("train", "validation", "test")
 def saved(folder, **arrays):
     np.savez(folder / "data.npz", **arrays)
     return str(folder / "data.npz")
+
+
+def refusal(**settings):
+    """Return path, message and hint of the only problem when this is built."""
+    with pytest.raises(ConfigError) as caught:
+        npz(**settings)
+    (problem,) = caught.value.problems
+    return f"{problem.path}: {problem.message}\n{problem.hint}"
 
 
 def lengths(task):
@@ -99,10 +108,10 @@ def test_given_splits_are_kept(tmp_path):
         ({"test_inputs": -np.ones((60, 7))}, {"kind": "tokens"}, "symbols must be integers from 0"),
     ],
 )
-def test_splits_that_differ_are_refused(change, settings, why, tmp_path, refusal):
+def test_splits_that_differ_are_refused(change, settings, why, tmp_path):
     inputs = np.arange(420).reshape(60, 7) if settings.get("kind") == "tokens" else SIGNALS
     arrays = {"train_inputs": inputs, "train_targets": CLASSES, "test_inputs": inputs, "test_targets": CLASSES}
-    assert why in refusal(npz, path=saved(tmp_path, **arrays | change), **settings)
+    assert why in refusal(path=saved(tmp_path, **arrays | change), **settings)
 
 
 @pytest.mark.parametrize(
@@ -132,33 +141,33 @@ def test_splits_that_differ_are_refused(change, settings, why, tmp_path, refusal
         ),
     ],
 )
-def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, message, tmp_path, refusal):
-    assert message in refusal(npz, path=saved(tmp_path, **arrays), **settings)
+def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, message, tmp_path):
+    assert message in refusal(path=saved(tmp_path, **arrays), **settings)
 
 
-def test_a_class_without_training_examples_is_reported(tmp_path, refusal):
+def test_a_class_without_training_examples_is_reported(tmp_path):
     rare = np.where(np.arange(60) == 17, 9, CLASSES)
     path = saved(tmp_path, inputs=SIGNALS, targets=rare)
     train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
     seeds = {17 in rows: seed for seed, rows in train.items()}
-    message = refusal(npz, path=path, seed=seeds[False])
+    message = refusal(path=path, seed=seeds[False])
     assert "path: 1 of 4 classes are missing from the training split" in message
     assert message.endswith("Received: 9")
     assert npz(path=path, seed=seeds[True]).shape.outputs == 4
 
 
-def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch, refusal):
+def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saved(tmp_path, inputs=SIGNALS, targets=CLASSES)
-    message = refusal(npz, path="dta.npz")
+    message = refusal(path="dta.npz")
     assert 'path: there is no file "dta.npz"' in message
     assert f'Did you mean "data.npz"?\nA relative path is looked up where esper is called: {tmp_path}' in message
     np.save(tmp_path / "one.npy", SIGNALS)
-    assert "is one array" in refusal(npz, path="one.npy")
+    assert "is one array" in refusal(path="one.npy")
     (tmp_path / "text.npz").write_text("no arrays")
-    assert "has Python objects, or no arrays" in refusal(npz, path="text.npz")
+    assert "has Python objects, or no arrays" in refusal(path="text.npz")
     content = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
-    assert "cannot be read" in refusal(npz, path="cut.npz")
+    assert "cannot be read" in refusal(path="cut.npz")
     (tmp_path / "flipped.npz").write_bytes(content.replace(SIGNALS.tobytes()[:64], b"\0" * 64))
-    assert "cannot be read" in refusal(npz, path="flipped.npz")
+    assert "cannot be read" in refusal(path="flipped.npz")

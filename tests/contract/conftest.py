@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
+
 SMALL = """\
 task: stripes
 host: pointwise-mlp

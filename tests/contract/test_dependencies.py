@@ -5,16 +5,14 @@ import re
 import sys
 import tomllib
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from esper_core import __version__
+from tests.conftest import MEMBERS, ROOT
 from tests.contract.conftest import imports
 
-ROOT = Path(__file__).parents[2]
-MEMBERS = sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml"))
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 # What comes with another distribution, which pins its version.

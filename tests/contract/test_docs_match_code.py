@@ -1,5 +1,7 @@
-"""The pages agree with the code: options, events, stages, links."""
+"""The pages agree with the code: options, events, stages, links; and the examples in docstrings are correct."""
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -7,9 +9,9 @@ import pytest
 
 from esper_core.hooks import spec
 from esper_core.leyline import lifecycle
+from tests.contract.conftest import ROOT, SOURCES
 from tests.docs.test_answers import script
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 ERRORS = sorted((DOCS / "reference" / "errors").glob("E*.md"))
@@ -31,7 +33,7 @@ def test_every_table_that_comes_from_the_code_has_a_page_and_is_as_the_code_has_
 
 
 def test_every_error_code_that_a_member_can_tell_has_a_page_and_every_page_a_code() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/src/**/*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
     assert {page.stem for page in ERRORS} == set(CODE.findall(sources))
 
 
@@ -69,3 +71,15 @@ def test_no_link_leads_nowhere() -> None:
     links = [(page, target.partition("#")[0]) for page, targets in targets_by_page.items() for target in targets]
     files = [(page, target) for page, target in links if target and "://" not in target]
     assert [(page, target) for page, target in files if not (page.parent / target).exists()] == []
+
+
+MODULES = [
+    path.with_suffix("").as_posix().rpartition("/src/")[2].replace("/", ".")
+    for path in SOURCES
+    if ">>>" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_of_docstrings_are_correct(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0

@@ -1,11 +1,14 @@
-"""No private names of torch, nothing that executes foreign data, and no files that are opened unsafely."""
+"""No private names of torch, no foreign data that is executed, no file opened unsafely, no unnamed threshold."""
 
 import ast
 import re
-from pathlib import Path
+from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
-SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
+import pytest
+
+from esper_core.leyline import constants
+from esper_core.settings import GovernorConfig
+from tests.contract.conftest import ROOT, SOURCES, tree
 
 PRIVATE_TORCH = re.compile(
     r"\btorch\.(?:\w+\.)*_(?!_)\w|\bfrom torch[\w.]*\._\w|\bfrom torch[\w.]* import [^#\n]*\b_\w"
@@ -77,7 +80,7 @@ OPENERS = {
 def test_no_module_opens_files_of_a_run_by_itself() -> None:
     openers = set()
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if not isinstance(node, ast.Call):
                 continue
             if isinstance(node.func, ast.Attribute) or getattr(node.func, "id", "") in (
@@ -89,3 +92,51 @@ def test_no_module_opens_files_of_a_run_by_itself() -> None:
                 if name in OPENING:
                     openers.add(path.relative_to(ROOT).as_posix().partition("/src/")[2])
     assert openers == OPENERS.keys()
+
+
+STEERING = (
+    "esper-core/src/esper_core/growth",
+    "esper-core/src/esper_core/governor",
+    "esper-core/src/esper_core/leyline",
+    "esper-core/src/esper_core/trainer",
+    "esper-policies/src",
+    "esper-rewards/src",
+)
+PLAIN = {0.0, 0.5, 1.0, 2.0, 10.0, 100.0}
+"""Numbers that need no name: zero, a half, one, two, and units."""
+
+
+def unnamed(source: str) -> Iterator[str]:
+    """Yield each calculation, comparison or call in a function that contains an unnamed number."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            body = function.body if isinstance(function.body, list) else [function.body]
+            for part in (inner for statement in body for inner in ast.walk(statement)):
+                if isinstance(part, ast.BinOp | ast.AugAssign | ast.Compare | ast.UnaryOp | ast.Call):
+                    yield from (ast.unparse(part) for child in ast.iter_child_nodes(part) if _own_number(child))
+
+
+def _own_number(part: ast.AST) -> bool:
+    value = part.value if isinstance(part, ast.keyword) else part
+    return isinstance(value, ast.Constant) and isinstance(value.value, float) and value.value not in PLAIN
+
+
+@pytest.mark.parametrize("folder", STEERING)
+def test_b8_drl_11_numbers_that_control_behaviour_have_names(folder: str) -> None:
+    """A fraction in a calculation, a comparison or a call, such as a threshold or a weight, has a name."""
+    sources = sorted((ROOT / folder).rglob("*.py"))
+    assert sources
+    by_file = {
+        file.name: calculations
+        for file in sources
+        if (calculations := sorted(set(unnamed(file.read_text(encoding="utf-8")))))
+    }
+    assert by_file == {}
+
+
+def test_b8_cr_09_history_and_surge_thresholds_of_the_governor_are_settings() -> None:
+    """Windows, thresholds and shares of the governor are settings, and their defaults are the named constants."""
+    defaults = {field.default for field in GovernorConfig.model_fields.values()}
+    steering = ("HISTORY_STEPS", "SURGE_SIGMAS", "SURGE_RATIO", "SURGE_STEPS", "COLLAPSE_SHARE", "WATCH_STEPS")
+    missing = [name for name in steering if getattr(constants, name) not in defaults]
+    assert missing == []

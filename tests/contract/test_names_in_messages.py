@@ -4,7 +4,6 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,8 @@ import esper_core
 from esper_core.leyline.specs import SinkSpec
 from esper_core.plugins import Component
 from esper_run.app import components
-from tests.contract.conftest import tree
+from tests.contract.conftest import ROOT, SOURCES, tree
 
-ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.name.removeprefix("esper-") for path in ROOT.glob("esper-*") if path.is_dir())
 NAME = re.compile(rf"\besper_(?:{'|'.join(MEMBERS)})(?:\.[A-Za-z_]\w*)+")
 
@@ -32,7 +30,7 @@ def resolve(dotted: str) -> object:
 
 def texts() -> Iterator[tuple[str, str]]:
     """Each string in the sources of the members, with its place."""
-    for file in sorted(ROOT.glob("esper-*/src/**/*.py")):
+    for file in SOURCES:
         for node in ast.walk(tree(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield f"{file.relative_to(ROOT)}:{node.lineno}", node.value

@@ -9,9 +9,7 @@ import pytest
 
 import esper_core
 import esper_core.leyline
-
-ROOT = Path(__file__).parents[2]
-MEMBERS = sorted(path.name.replace("-", "_") for path in ROOT.glob("esper-*") if (path / "pyproject.toml").is_file())
+from tests.conftest import MEMBERS
 
 
 @pytest.mark.parametrize("package", [esper_core, esper_core.leyline], ids=lambda package: package.__name__)
@@ -27,8 +25,8 @@ def test_public_names_are_those_of_their_modules_and_the_only_ones_shown(package
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_member_has_types_and_the_names_that_it_lists(member: str) -> None:
-    assert resources.files(member).joinpath("py.typed").is_file()
-    package = importlib.import_module(member)
+    package = importlib.import_module(member.replace("-", "_"))
+    assert resources.files(package).joinpath("py.typed").is_file()
     names = getattr(package, "__all__", [])
     assert list(names) == sorted(set(names))
     assert [name for name in names if not hasattr(package, name)] == []

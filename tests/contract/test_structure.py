@@ -1,16 +1,16 @@
-"""The structure of the packages: a complete map in each, one class for one public name, and budgets of the core."""
+"""The structure of the packages: a complete map in each, one class for one public name, and limits of sizes."""
 
 import ast
 import importlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import tree
+from tests.contract.conftest import ROOT, SOURCES, tree
 from tests.docs.test_answers import script
 
-ROOT = Path(__file__).parents[2]
 CORE = ROOT / "esper-core" / "src" / "esper_core"
 PACKAGES = sorted(path.parent for path in ROOT.glob("esper-*/src/**/__init__.py"))
 
@@ -73,7 +73,7 @@ def test_the_core_stays_within_its_budgets() -> None:
 
 def test_upper_floors_use_few_names_of_the_core_and_only_public_ones() -> None:
     names: set[tuple[str, str]] = set()
-    for path in ROOT.glob("esper-*/src/**/*.py"):
+    for path in SOURCES:
         if CORE in path.parents:
             continue
         for node in ast.walk(tree(path)):
@@ -98,3 +98,40 @@ def test_every_package_has_a_floor_and_every_module_of_the_three_floors_a_layer(
     assert {member.package for member in members if member.layers} == {
         "esper_core", "esper_run", "esper_grow", "esper_scale",
     }  # fmt: skip
+
+
+LINES_OF_A_MODULE = 500
+ARGUMENTS = 10
+LINES = {ast.ClassDef: 300, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}
+
+
+def sizes(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the module, its classes and its functions, each with its lines and its limit."""
+    place = path.relative_to(ROOT).as_posix()
+    yield place, len(path.read_text(encoding="utf-8").splitlines()), LINES_OF_A_MODULE
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{place}::{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1, LINES[type(node)]
+
+
+def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many arguments a function has, with ``*args`` and ``**kwargs``, but without ``self``."""
+    signature = function.args
+    named = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs, signature.vararg, signature.kwarg]
+    return sum(argument is not None and argument.arg not in ("self", "cls") for argument in named)
+
+
+def test_functions_have_at_most_ten_arguments() -> None:
+    over = [
+        f"{path.relative_to(ROOT)}::{node.name}"
+        for path in SOURCES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and arguments(node) > ARGUMENTS
+    ]
+    assert over == [], "group what belongs together in a class"
+
+
+def test_modules_classes_and_functions_are_below_their_limits() -> None:
+    assert SOURCES
+    over = [size for path in SOURCES for size in sizes(path) if size[1] > size[2]]
+    assert over == [], "each with its lines, and how many it may have"

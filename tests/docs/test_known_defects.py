@@ -13,14 +13,12 @@ import pytest
 from esper_core.leyline import Reward
 from esper_core.leyline.events import StepFinished
 from esper_run import read_events
-from tests.contract.conftest import imports, tree
+from tests.contract.conftest import ROOT, SOURCES, imports, tree
 from tests.end_to_end.conftest import run_once
 from tests.support.hostile_plugin import plugin
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "project" / "reliability.md"
 KINDS = (ast.For, ast.While, ast.FunctionDef, ast.Attribute)
-SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
 
 
 RUN = """

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from esper_core.growth import Seed, SeedFault, Variety
 from esper_core.leyline import Action, Blend, BlueprintSpec, GrowthError, Op, Site
 from esper_core.settings import GrowthConfig, OptimizerConfig
-from tests.support.core_worlds import TAME, WILD, LinearWorld, Tame
+from tests.support.core_worlds import TAME, WILD, LinearWorld, Tame, slow
 
 BATCHES = 2
 
@@ -412,7 +412,7 @@ HAPPENINGS = st.one_of(
     ),
 )
 LIVES = st.lists(HAPPENINGS, min_size=14, max_size=26)
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def live(world: tuple[dict[str, int], GrowthConfig], life: list[tuple[str, tuple[Any, ...]]]) -> None:
@@ -422,16 +422,7 @@ def live(world: tuple[dict[str, int], GrowthConfig], life: list[tuple[str, tuple
         running.check()
 
 
-@QUICK
-@given(worlds(), LIVES)
-def test_b8_drl_02_random_lives_agree_with_the_tables(world, life):
+@pytest.mark.parametrize("lives", [40, slow(10_000)])
+def test_b8_drl_02_random_lives_agree_with_the_tables(lives):
     """Over random lives stages, strengths, masks, owners and their state are what the tables say, event for event."""
-    live(world, life)
-
-
-@pytest.mark.slow
-@settings(QUICK, max_examples=10_000)
-@given(worlds(), LIVES)
-def test_b8_drl_02_ten_thousand_random_lives_agree_with_the_tables(world, life):
-    """The same over ten thousand random lives."""
-    live(world, life)
+    settings(QUICK, max_examples=lives)(given(worlds(), LIVES)(live))()

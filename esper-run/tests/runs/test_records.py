@@ -5,9 +5,11 @@ from functools import partial
 
 import pytest
 
+from esper_core.leyline import RunFolderError
+from esper_core.plugins import Extension
 from esper_run.runs.directory import run_lock
 from esper_run.runs.records import list_runs, load_run, read_growth, read_run
-from tests.support.configurations import problem_of
+from tests.support.configurations import STRIPES, problem_of
 
 NAME = "20261121-101512-quiet-otter"
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
@@ -177,3 +179,15 @@ def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_p
     refused("E420", list_runs, nowhere)
     (runs / "file").touch()
     refused("E430", list_runs, runs / "file")
+
+
+def test_without_a_package_that_has_stores_the_error_names_one(monkeypatch, esper, tmp_path) -> None:
+    find = Extension.find
+    monkeypatch.setattr(Extension, "find", lambda group, kind: {} if kind == "store" else find(group, kind))
+    message = r"E434 the store s3://bucket cannot be used(?s:.*)pip install esper-scale"
+    with pytest.raises(RunFolderError, match=message):
+        load_run("s3://bucket/some-run")
+    (tmp_path / "run.yaml").write_text(f"{STRIPES}store: s3://bucket/prefix\n")
+    answer = esper("check", tmp_path / "run.yaml")
+    assert answer.status == 1
+    assert "pip install esper-scale" in answer.out + answer.err

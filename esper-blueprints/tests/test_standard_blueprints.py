@@ -11,6 +11,7 @@ from torch import nn
 from esper_blueprints.plugin import BLUEPRINTS
 from esper_core import Site, SlotPlace, graft
 from esper_core.growth import Variety
+from esper_core.growth.trials import audition
 from esper_core.leyline.specs import SITE_KINDS
 from esper_grow import export
 from esper_testing.components import components_of, plugin_checks
@@ -50,6 +51,11 @@ def test_a_bottleneck_of_a_few_features_is_never_dead(name, kind, c):
             (block(host) - 2 * host + 1).square().mean().backward()
             optimizer.step()
         assert [key for key, value in block.named_parameters() if not value.grad.any()] == [], seed
+
+
+def test_a_narrow_block_is_tried_on_so_many_examples_that_its_units_act():
+    factory, spec = ENTRIES["mlp"]
+    assert audition(Variety("blueprints/mlp", spec, factory), Site("vector", 1), torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize("name", ENTRIES)

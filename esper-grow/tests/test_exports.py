@@ -207,10 +207,11 @@ def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path):
         (lambda model: grow(model, "late", stage=Stage.HOLDING) or export(model), r"E336 .*t/b in late"),
         (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
         (lambda model: grow(model, "late", attends) or export(model, path="x"), r"E337 .*behind body .* source"),
+        (lambda model: vars(model).update(loss=model(EXAMPLE).sum()) or export(model), r"E337 .*copied(?s:.)*to None"),
         (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),
         (lambda model: export(model, example=(EXAMPLE,) * 2), r"E318 .*TypeError(.|\n)*without targets. Received: "),
     ],
-    ids=["alive", "untraceable", "no source", "no module", "with targets"],
+    ids=["alive", "untraceable", "no source", "no copy", "no module", "with targets"],
 )
 def test_what_cannot_be_exported_is_refused_with_the_reason(attempt, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,7 @@
-"""The examples on the error pages print what their pages show."""
+"""The examples on the error pages print what their pages show, and figures in prose have a source.
+
+It is a stored result, or a constant of the code.
+"""
 
 import importlib.util
 import re
@@ -13,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "reference" / "errors").glob("E*.md"))
 RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 
-WARNINGS = ("E349", "E360", "E361", "E370", "E371", "E372", "E373", "E374", "E375", "E376", "E380", "E381", "E382")
+WARNINGS = ["E349", "E360", "E361", *(f"E37{number}" for number in range(8)), "E380", "E381", "E382"]
 COPIED = {
     "E343": "a test runs in one process",
     **dict.fromkeys(WARNINGS, "it is a warning of a training loop"),
@@ -74,3 +77,15 @@ def test_only_these_pages_show_copied_output(answers):
         shown = sum(kind == "text" for kind, _ in kinds)
         copying |= {page.stem} if shown > sum(kind == "python" and not named for kind, named in kinds) else set()
     assert copying == set(COPIED)
+
+
+figures = script(DOCS / "figures.py")
+
+
+@pytest.mark.parametrize("page", figures.PAGES, ids=str)
+def test_every_figure_of_a_page_has_a_source_and_every_listed_one_is_there(page):
+    assert figures.problems(page) == []
+
+
+def test_every_page_with_figures_is_listed():
+    assert figures.unlisted() == []

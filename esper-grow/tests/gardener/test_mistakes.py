@@ -18,7 +18,7 @@ from esper_core.growth import Garden, host_parameters, slots_of
 from esper_core.leyline import Action, Op, SlotPlace
 from esper_grow import Gardener
 from esper_grow.integrations.attachment import Attachment
-from tests.support.core_worlds import Drawn, PlannedPolicy, SmoothHost, per_example
+from tests.support.core_worlds import Drawn, NoisyHost, PlannedPolicy, SmoothHost, per_example
 from tests.support.loops import adam, make_loop
 
 
@@ -261,6 +261,15 @@ def fall_back_to_best_weights(loop: Any) -> None:
     loop.epoch()
 
 
+class Counting(NoisyHost):
+    passes, outputs = 0, None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes += self.training
+        self.outputs = super().forward(inputs)  # which only tells of the pass
+        return self.outputs
+
+
 def load_what_was_before(loop: Any) -> None:
     before = copy.deepcopy(loop.model.state_dict())
     loop.tended().epochs(4)
@@ -307,6 +316,7 @@ def load_what_was_before(loop: Any) -> None:
         (leave_easy_examples_out, r"E342 .* losses with a seed, \d+ without"),
         (load_leniently, "E334 .*test/local-conv in stem, and this one has no seeds"),
         (fall_back_to_best_weights, r"E376 the loop has changed the weights since tend\(\)"),
+        (lambda loop: make_loop(host=Counting).tended({}), "E377 each pass changes attributes of the model: passes\n"),
         (load_what_was_before, "Missing key.*stem._esper.for_esper_grow.load"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -340,12 +350,7 @@ def test_copies_that_are_no_averages_and_lists_of_now_are_not_reported(caplog):
     best = [parameter.detach().clone() for parameter in loop.model.parameters()]
     teacher, others = copy.deepcopy(loop.model), list(twin.model.parameters())
     loop.after.append(lambda: twin.train(twin.batches[0]) or twin.optimizer.zero_grad())
-
-    def leave_a_dead_cycle() -> None:
-        cycle: list[Any] = [list(loop.model.parameters())]
-        cycle.append(cycle)
-
-    loop.after.append(leave_a_dead_cycle)
+    loop.after.append(lambda: (dead := [list(loop.model.parameters())]).append(dead))  # type: ignore[arg-type]
     gc.disable()  # as between two of its rounds
     try:
         loop.tended().epochs(4)

@@ -1,6 +1,7 @@
-"""The examples keep a seed, in at most fifteen lines."""
+"""The examples in trainers keep a seed, in at most fifteen lines; that of LoRA adapts a frozen transformer."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,14 @@ def test_an_example_keeps_a_seed(tmp_path: Path, name: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
     assert ended.returncode == 0, ended.stderr
     assert "blueprints/conv_light is kept" in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_frozen_transformer_is_adapted_and_its_adapters_are_merged(capsys: pytest.CaptureFixture[str]) -> None:
+    reached, merged = runpy.run_path(str(EXAMPLES.parent / "lora.py"))["main"]()
+    assert reached > 0.8  # 0 before
+    assert merged
+    output = capsys.readouterr().out
+    assert "lora(rank=16) in blocks" in output
+    assert "pays: its gain is" in output
+    assert "is kept" in output

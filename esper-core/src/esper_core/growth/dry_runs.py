@@ -315,7 +315,8 @@ def _observed(
         # Counted by losses, the batch may have other than its first tensor has rows.
         if batch != (rows := example.of(example.batch).size) and _has_rows(hidden, rows):
             why = f"returns {rows} rows, as the batch has, and the loss function {batch} losses"
-            return _refusal(name, place, why, "It has to return one loss for each example: see E342.")
+            hint = "It has to return one loss for each example: see E342. If rows are parts, as of graphs: the mean."
+            return _refusal(name, place, why, hint)
         return _refusal(
             name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
         )

@@ -56,7 +56,8 @@ def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any])
     if any(alike(grafted[training], again[training]) for training in unlike):
         mode = "training" if unlike[0] else "evaluation"
         message = f"the outputs of the model in {mode} change once it has slots"
-        hint = f'A module with a slot may iterate over its children, and now has one more, "{HOME}". {_WRAP}'
+        hint = f'A module with a slot may iterate over its children, and now has one more, "{HOME}". {_WRAP} '
+        hint += "Or the model remembers earlier passes in attributes: register those as buffers."
         raise GraftError(Problem("E318", message, hint=hint))
 
 

@@ -95,7 +95,7 @@ class Host:
                 del slot.seeds[list(slot.seeds).index(seed)]
             slot.embargo, slot.state = 0, state_of(slot, 0)
 
-    split_state = staticmethod(split_state)
+    split_state, alike = staticmethod(split_state), staticmethod(alike)
     state_dict_of = staticmethod(state_dict_of)
 
     def evaluating(self) -> AbstractContextManager[None]:

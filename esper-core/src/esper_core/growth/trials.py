@@ -33,6 +33,8 @@ BATCH: Final = 4
 """Examples on which a block is tried."""
 
 LEARNING_RATE = 0.05
+MANY = 64
+"""Examples among which a unit acts on one."""
 
 
 def audition(variety: Variety, site: Site, device: torch.device) -> Problem | None:
@@ -107,28 +109,34 @@ def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Probl
     if not trainable:
         yield Problem("E327", "has no trainable parameter", hint="A seed needs parameters to train.")
         return
-    target = torch.randn_like(like)
     reached: set[str] = set()
-    # Twice, because behind a gain of 0 a parameter gets no gradient until the gain has moved.
-    for _ in range(2):
-        loss = (block(inputs) - target).square().mean()
-        if not loss.requires_grad:
-            break
-        gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
-        with torch.no_grad():
-            for (name, parameter), gradient in zip(trainable.items(), gradients, strict=True):
-                if gradient is None:
-                    continue
-                if not gradient.isfinite().all():
-                    yield Problem("E324", f"has a gradient that is not finite: {name}")
-                    return
-                if gradient.any():
-                    reached.add(name)
-                parameter.sub_(LEARNING_RATE * gradient)
-    if missed := [name for name in trainable if name not in reached]:
-        message = f"has parameters that no gradient reaches in two steps: {', '.join(missed[:5])}"
-        hint = "Initialise only the last layer with zeros, with no normalisation or ReLU after it."
-        yield Problem("E327", message, hint=hint)
+    # In a few examples each unit of a narrow block may be dead.
+    for rows in (len(inputs), MANY):
+        if rows == MANY:
+            inputs = torch.randn(rows, *inputs.shape[1:], device=inputs.device, dtype=inputs.dtype)
+        target = torch.randn(rows, *like.shape[1:], device=like.device, dtype=like.dtype)
+        # Twice, because behind a gain of 0 a parameter gets no gradient until the gain has moved.
+        for _ in range(2):
+            loss = (block(inputs) - target).square().mean()
+            if not loss.requires_grad:
+                break
+            gradients = torch.autograd.grad(loss, list(trainable.values()), allow_unused=True)
+            with torch.no_grad():
+                for (name, parameter), gradient in zip(trainable.items(), gradients, strict=True):
+                    if gradient is None:
+                        continue
+                    if not gradient.isfinite().all():
+                        yield Problem("E324", f"has a gradient that is not finite: {name}")
+                        return
+                    if gradient.any():
+                        reached.add(name)
+                    parameter.sub_(LEARNING_RATE * gradient)
+        if reached.issuperset(trainable):
+            return
+    missed = [name for name in trainable if name not in reached]
+    message = f"has parameters that no gradient reaches in two steps: {', '.join(missed[:5])}"
+    hint = "Initialise only the last layer with zeros, with no normalisation or ReLU after it."
+    yield Problem("E327", message, hint=hint)
 
 
 class Draws(IntEnum):

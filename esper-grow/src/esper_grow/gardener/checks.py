@@ -19,7 +19,7 @@ from esper_grow.gardener.traces import HostAutocast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from esper_core.growth import Variety
+    from esper_core.growth import Example, Variety
 
 log = logging.getLogger("esper")
 
@@ -124,6 +124,37 @@ def refuse_no_settings(settings: Any, section: str) -> None:
 
 _USUAL: Final = {"growth": "gates", "governor": "rollbacks"}
 """A setting of each section, as an example."""
+
+
+def warn_of_attributes(model: nn.Module, example: Example) -> None:
+    """Log a warning if equal passes change what modules keep in attributes, as a count of passes does (E377)."""
+    before = _attributes(model)
+    Host(model).observe(example)
+    after = _attributes(model)
+    changed = [place for place, value in before.items() if not _same(value, after.get(place))]
+    if names := dict.fromkeys(f"{module}.{name}".strip(".") for module, name, _ in changed):
+        message = f"each pass changes attributes of the model: {', '.join(names)}"
+        hint = (
+            "Passes for branches and gains change them, too. Register as a buffer what a forward counts or remembers."
+        )
+        log.warning("%s", Problem("E377", message, hint=hint))
+
+
+def _attributes(model: nn.Module) -> dict[tuple[str, str, int], Any]:
+    """Return the numbers and tensors that modules of the host have as attributes, or in tuples and lists there."""
+    attributes: dict[tuple[str, str, int], Any] = {}
+    for at, module in Host.split_state(dict(model.named_modules()))[0].items():
+        for name, value in vars(module).items():
+            for number, part in enumerate(value if isinstance(value, tuple | list) else [value]):
+                if isinstance(part, int | float | torch.Tensor):
+                    attributes[at, name, number] = part.detach().clone() if isinstance(part, torch.Tensor) else part
+    return attributes
+
+
+def _same(value: Any, other: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(value) is type(other) and bool(value == other)
+    return Host.alike(value, other) if value.is_floating_point() else torch.equal(value, other)
 
 
 def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

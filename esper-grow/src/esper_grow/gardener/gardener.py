@@ -42,6 +42,7 @@ from esper_grow.gardener.checks import (
     refuse_lost_slots,
     refuse_no_settings,
     refuse_unknown_options,
+    warn_of_attributes,
     warn_of_full_slots,
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of
@@ -475,4 +476,5 @@ def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tup
             warn_of_full_slots(model)
         else:
             graft(model, slots if slots is not None else (), example=batch)
+    warn_of_attributes(model, batch)
     return batch, losses

@@ -56,6 +56,7 @@ def exit_codes() -> dict[str, set[int]]:
     return codes
 
 
+@pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in COPIED], ids=lambda page: page.stem)
 def test_an_example_prints_what_its_page_shows(answers, page):
     text = page.read_text(encoding="utf-8")

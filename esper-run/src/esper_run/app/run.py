@@ -171,6 +171,8 @@ def resume(
             hint += 'If only last bits differ, as on another processor, delete "data" in manifest.json.'
             raise RunFolderError(Problem("E413", message, hint=hint))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
+        config = resolved_config(composition.resolution).model_dump(mode="json")
+        position.check_unchanged(decisive_values(config), path)
         uploader = _uploader(composition)
         uploader.claim(path, position.number)
         with uploader.uploading(record.path, on_warning) as upload:
@@ -260,7 +262,6 @@ class _Session:
         resolution, position, path = self.composition.resolution, self.position, info.path
         config = resolved_config(resolution).model_dump(mode="json")
         decisive = decisive_values(config)
-        position.check_unchanged(decisive, path)
         # stdout is for what the command prints; sinks close in bounded time by themselves
         with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched(signals) as heartbeat:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"

@@ -33,8 +33,8 @@ BATCH: Final = 4
 """Examples on which a block is tried."""
 
 LEARNING_RATE = 0.05
-MANY = 64
-"""Examples among which a unit acts on one."""
+NUMBERS = 512
+"""Inputs among which a unit acts on one."""
 
 
 def audition(variety: Variety, site: Site, device: torch.device) -> Problem | None:
@@ -111,8 +111,8 @@ def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Probl
         return
     reached: set[str] = set()
     # In a few examples each unit of a narrow block may be dead.
-    for rows in (len(inputs), MANY):
-        if rows == MANY:
+    for rows in (len(inputs), max(len(inputs), NUMBERS // inputs[0].numel())):
+        if rows > len(inputs):
             inputs = torch.randn(rows, *inputs.shape[1:], device=inputs.device, dtype=inputs.dtype)
         target = torch.randn(rows, *like.shape[1:], device=like.device, dtype=like.dtype)
         # Twice, because behind a gain of 0 a parameter gets no gradient until the gain has moved.

@@ -1,4 +1,4 @@
-"""The history of a run: records of steps, seeds and episodes, whatever its events are and whether it has ended."""
+"""The history of a run: records of seeds and episodes, whatever its events are and whether it has ended."""
 
 import json
 import math

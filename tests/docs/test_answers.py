@@ -1,7 +1,4 @@
-"""The examples on the error pages print what their pages show, and figures in prose have a source.
-
-It is a stored result, or a constant of the code.
-"""
+"""The examples on the error pages print what their pages show, and every figure in prose has its source."""
 
 import importlib.util
 import re

@@ -82,12 +82,13 @@ def export(model: nn.Module, path: str | Path | None = None, *, example: Any = N
 def _plain_copy(model: nn.Module, *, merge: bool) -> tuple[nn.Module, dict[str, fx.GraphModule], bool]:
     """Return a copy on torch's layers alone, what grew by the module that it is behind, and if adapters were merged."""
     refuse_living(model)
-    is_merged = False
     try:
-        plain = copy.deepcopy(model)
-    except Exception as error:
+        plain, is_merged = copy.deepcopy(model), False
+    except (RuntimeError, TypeError) as error:  # as of a tensor with a graph, or of a lock
         message = f"the model cannot be copied: {type(error).__name__}: {error}"
-        raise _refusal(message, "Set attributes that a pass has left in it, such as its loss, to None.") from error
+        raise _refusal(
+            message, "Set attributes that cannot be, such as a loss that a pass has left, to None."
+        ) from error
     behind = Host(plain).slots.by_module
     for at, slot in behind.items():
         for seed in [seed for seed in slot.seeds if not seed.acts]:

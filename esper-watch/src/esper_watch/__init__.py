@@ -2,7 +2,7 @@
 
 Begin with ``history``: it reduces the events of a run to what every view shows.
 
-    history             ``read_history``: the environments, steps and seeds of a run, and its summary
+    history             ``read_history``: the environments and seeds of a run, and its summary
     report              ``write_report``: report.html
     history_records     what a history consists of: seeds, looks of gates, decisions
     views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates

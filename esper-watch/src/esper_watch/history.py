@@ -31,7 +31,6 @@ from esper_watch.history_records import (
     Look,
     SeedGain as SeedGain,
     SeedLife as SeedLife,
-    total,
 )
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class History:
         """Return the arm's mean validation metric for each step, all rounds one after another."""
         rounds = sorted(round_ for round_, measured_arm in self._measured if measured_arm == arm)
         return [
-            total(values) / len(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()
+            _total(values) / len(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()
         ]
 
     def courses(self, round_: int, arm: str, most: int) -> dict[int, dict[int, float]]:
@@ -302,3 +301,11 @@ def unfinished_status(run: Path) -> str:
     except EsperError:
         return UNFINISHED
     return status if status in ("running", "died") else UNFINISHED
+
+
+def _total(values: Iterable[float]) -> float:
+    """Return the sum, or NaN where there is none: infinities of both signs, or numbers that are too large."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.nan

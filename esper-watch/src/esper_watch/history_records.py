@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from esper_core.leyline import Reason
     from esper_core.leyline.events import StageChanged
@@ -125,14 +125,6 @@ class SeedLife:
     def ended(self) -> bool:
         """Whether the seed was kept or pruned."""
         return self.stage in (Stage.FOSSILISED, Stage.PRUNED)
-
-
-def total(values: Iterable[float]) -> float:
-    """Return the sum, or NaN where there is none: infinities of both signs, or numbers that are too large."""
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):
-        return math.nan
 
 
 def _bounded(number: float) -> float:

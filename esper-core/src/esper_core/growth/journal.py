@@ -24,11 +24,7 @@ from esper_core.growth.seeds import LABEL, Alpha, Presence
 from esper_core.growth.slots import JOURNAL, distinct_names, distinct_numbers, slots_of
 from esper_core.leyline.constants import FULL, GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.lifecycle import (
-    INCUBATING,
-    Blend,
-    Stage,
-)
+from esper_core.leyline.lifecycle import INCUBATING, Blend, Stage
 from esper_core.leyline.specs import SiteKind, SlotPlace
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ BATCH: Final = 4
 
 LEARNING_RATE = 0.05
 NUMBERS = 512
-"""Inputs among which a unit acts on one."""
+"""Inputs, so many that each unit of a narrow block acts on one at least."""
 
 
 def audition(variety: Variety, site: Site, device: torch.device) -> Problem | None:

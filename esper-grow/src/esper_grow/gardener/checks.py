@@ -128,12 +128,13 @@ _USUAL: Final = {"growth": "gates", "governor": "rollbacks"}
 
 def warn_of_attributes(model: nn.Module, example: Example) -> None:
     """Log a warning if equal passes change what modules keep in attributes, as a count of passes does (E377)."""
+    Host(model).observe(example)  # ends with fewer examples where a size is that of the batch, as the next does
     before = _attributes(model)
     Host(model).observe(example)
     after = _attributes(model)
-    changed = [place for place, value in before.items() if not _same(value, after.get(place))]
-    if names := dict.fromkeys(f"{module}.{name}".strip(".") for module, name, _ in changed):
-        message = f"each pass changes attributes of the model: {', '.join(names)}"
+    changed = [place for place in before | after if not _same(before.get(place), after.get(place))]
+    if names := [*dict.fromkeys(f"{module}.{name}".strip(".") for module, name, _ in changed)]:
+        message = f"each pass changes attributes of the model: {', '.join(names[:5])}"
         hint = (
             "Passes for branches and gains change them, too. Register as a buffer what a forward counts or remembers."
         )
@@ -141,20 +142,27 @@ def warn_of_attributes(model: nn.Module, example: Example) -> None:
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str, int], Any]:
-    """Return the numbers and tensors that modules of the host have as attributes, or in tuples and lists there."""
+    """Return what is a number or a plain tensor among attributes of the host's modules, or first in lists there."""
     attributes: dict[tuple[str, str, int], Any] = {}
     for at, module in Host.split_state(dict(model.named_modules()))[0].items():
         for name, value in vars(module).items():
-            for number, part in enumerate(value if isinstance(value, tuple | list) else [value]):
-                if isinstance(part, int | float | torch.Tensor):
-                    attributes[at, name, number] = part.detach().clone() if isinstance(part, torch.Tensor) else part
+            for number, part in enumerate(value[:DEPTH] if isinstance(value, tuple | list) else [value]):
+                if _is_plain(part):
+                    attributes[at, name, number] = part.detach().to("cpu", torch.float64, copy=True)
+                elif isinstance(part, int | float):
+                    attributes[at, name, number] = part
     return attributes
 
 
+def _is_plain(value: Any) -> bool:
+    unreadable = type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_complex()
+    return not (unreadable or value.is_nested or value.is_meta or value.is_quantized)
+
+
 def _same(value: Any, other: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return type(value) is type(other) and bool(value == other)
-    return Host.alike(value, other) if value.is_floating_point() else torch.equal(value, other)
+    if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
+        return Host.alike(value, other)
+    return type(value) is type(other) and bool(value == other or value != value)  # NaN is no other NaN
 
 
 def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -50,8 +50,7 @@ class StaleCopies:
         self._watched = []
         if not changed:
             return
-        if kept:
-            gc.collect()  # a list in a dead cycle, as of a caught exception, would be found, too
+        gc.collect()  # a list in a dead cycle, as of a caught exception, would be found, too
         # The shapes of all parameters of the host, and of those that are trained, by their number.
         host = [*self._form.of_host.values()] if kept else []
         trained = [parameter for parameter in host if parameter.requires_grad]

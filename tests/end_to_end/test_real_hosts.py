@@ -16,11 +16,11 @@ from torch.nn.functional import cross_entropy
 from esper_core.growth import slots_of
 from esper_core.growth.examples import call
 from esper_core.growth.grafting import alike
-from esper_core.leyline import Action, Op, SlotPlace
+from esper_core.leyline import Action, SlotPlace
 from esper_grow import Gardener, export
 from tests.docs.test_answers import script
 from tests.support.core_worlds import PlannedPolicy, per_example
-from tests.support.loops import train_batch
+from tests.support.loops import life, train_batch
 from tests.support.small_models import SIZE, small_model
 
 pytestmark = pytest.mark.slow
@@ -120,13 +120,10 @@ HOSTS = {
 }  # fmt: skip
 
 
-def planned(slots: Iterable[str], blueprint: str) -> dict[int, Action]:
+def lives(slots: Iterable[str], blueprint: str) -> dict[int, Action]:
     """Germinate, blend in and keep a seed in one slot after the other."""
-    plan = {}
-    for number, slot in enumerate(slots):
-        ops = {0: Action(Op.GERMINATE, slot, blueprint), 1: Action(Op.ADVANCE, slot), 3: Action(Op.FOSSILISE, slot)}
-        plan |= {4 * number + step: action for step, action in ops.items()}
-    return plan
+    plans = [life(slot, blueprint, begin=4 * number, keep=4 * number + 3) for number, slot in enumerate(slots)]
+    return {step: action for plan in plans for step, action in plan.items()}
 
 
 def loop(host: Host) -> tuple[nn.Module, torch.optim.Optimizer, Gardener]:
@@ -135,7 +132,7 @@ def loop(host: Host) -> tuple[nn.Module, torch.optim.Optimizer, Gardener]:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     gardener = Gardener(
         model, optimizer, loss=host.losses, slots=host.slots, blueprints=[host.blueprint], example=host.batch(0),
-        validation=[host.batch(9)], steps=8, policy=PlannedPolicy(planned(host.slots, f"blueprints/{host.blueprint}")),
+        validation=[host.batch(9)], steps=8, policy=PlannedPolicy(lives(host.slots, f"blueprints/{host.blueprint}")),
         growth={"gates": "off"},
     )  # fmt: skip
     return model, optimizer, gardener

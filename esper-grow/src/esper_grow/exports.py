@@ -85,10 +85,9 @@ def _plain_copy(model: nn.Module, *, merge: bool) -> tuple[nn.Module, dict[str, 
     try:
         plain, is_merged = copy.deepcopy(model), False
     except (RuntimeError, TypeError) as error:  # as of a tensor with a graph, or of a lock
-        message = f"the model cannot be copied: {type(error).__name__}: {error}"
-        raise _refusal(
-            message, "Set attributes that cannot be, such as a loss that a pass has left, to None."
-        ) from error
+        hint = "Set attributes that cannot be copied, such as a loss that a pass has left, to None."
+        why = f"{type(error).__name__}: {error}"
+        raise _refusal("the model cannot be copied: " + why, hint) from error
     behind = Host(plain).slots.by_module
     for at, slot in behind.items():
         for seed in [seed for seed in slot.seeds if not seed.acts]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 import esper_run as esper
@@ -150,6 +151,14 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     assert [change.now.value for report in grown.grow.tended for change in report.changes]
     assert grown.grow.tended[-1].signals.parameters > sum(parameter.numel() for parameter in plain.net.parameters())
     assert same(host_of(grown), host_of(plain))
+
+
+def test_an_average_has_what_grows_from_its_first_step_on(world, caplog):
+    averaging = ema(world)
+    grown = world.fit(3, {"blueprints": ["conv_light"], "together": True}, callbacks=averaging)
+    average = next(value for value in vars(averaging[0]).values() if isinstance(value, AveragedModel))
+    assert [*average.module.state_dict()] == [*grown.net.state_dict()]
+    assert "E349" not in caplog.text
 
 
 def test_tend_is_called_every_so_many_steps_of_the_optimizer(world):

@@ -317,9 +317,8 @@ def _observed(
             why = f"returns {rows} rows, as the batch has, and the loss function {batch} losses"
             hint = "It has to return one loss for each example: see E342. If rows are parts, as of graphs: the mean."
             return _refusal(name, place, why, hint)
-        return _refusal(
-            name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
-        )
+        why = "does not return one row of numbers per example"
+        return _refusal(name, place, why, f"Put the batch first. {received}")
     kind = place.kind or _kind(model, place.at, hidden)
     if kind is None or hidden.ndim != DIMENSIONS[kind]:
         hint = f"Received: shape {tuple(hidden.shape)}"

@@ -81,11 +81,8 @@ def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) ->
             distance = (outputs - like).abs().max().item()
             identity = "zero" if variety.spec.adapts else "its input"
             hint = "Initialise the last layer with zeros, or don't declare starts_as_identity."
-            yield Problem(
-                "E326",
-                f"declares starts_as_identity, but its output differs from {identity} by up to {distance:.3g}",
-                hint=hint,
-            )
+            message = f"declares starts_as_identity, but its output differs from {identity} by up to {distance:.3g}"
+            yield Problem("E326", message, hint=hint)
     yield from _untrained(block.train(), inputs, like)
 
 
@@ -96,9 +93,8 @@ def _wrong_outputs(outputs: object, inputs: Tensor, like: Tensor) -> Iterator[Pr
         yield Problem("E323", f"returns the shape {tuple(outputs.shape)} for an input of shape {tuple(inputs.shape)}")
     elif outputs.dtype != like.dtype or outputs.device != like.device:
         received = f"{outputs.dtype} on {outputs.device} for {inputs.dtype} on {inputs.device}"
-        yield Problem(
-            "E323", f"returns {received}", hint="Create tensors with inputs.new_zeros(...) or torch.zeros_like(inputs)."
-        )
+        hint = "Create tensors with inputs.new_zeros(...) or torch.zeros_like(inputs)."
+        yield Problem("E323", f"returns {received}", hint=hint)
     elif not outputs.isfinite().all():
         yield Problem("E324", "returns infinite or NaN values for ordinary inputs")
 

@@ -135,9 +135,7 @@ def warn_of_attributes(model: nn.Module, example: Example) -> None:
     changed = [place for place in before | after if not _same(before.get(place), after.get(place))]
     if names := [*dict.fromkeys(f"{module}.{name}".strip(".") for module, name, _ in changed)]:
         message = f"each pass changes attributes of the model: {', '.join(names[:5])}"
-        hint = (
-            "Passes for branches and gains change them, too. Register as a buffer what a forward counts or remembers."
-        )
+        hint = "Passes for branches and gains change them, too. Register what is counted or remembered as buffers."
         log.warning("%s", Problem("E377", message, hint=hint))
 
 
@@ -162,7 +160,7 @@ def _is_plain(value: Any) -> bool:
 def _same(value: Any, other: Any) -> bool:
     if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
         return Host.alike(value, other)
-    return type(value) is type(other) and bool(value == other or value != value)  # NaN is no other NaN
+    return type(value) is type(other) and bool(value == other or value != value)  # NaN differs from itself
 
 
 def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

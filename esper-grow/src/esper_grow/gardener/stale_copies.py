@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from esper_grow.gardener.checks import ModelForm
 
 log = logging.getLogger("esper")
+
+RENEWED: Final = "_esper_renewed"
+"""An attribute of the averages that a callback renews as soon as something grows."""
 
 _COMPARED = 1024
 """Values of a tensor by which an average is seen to change."""
@@ -62,9 +65,9 @@ class StaleCopies:
             for candidate in gc.get_objects()
             if (len(candidate) in shapes if type(candidate) in _BOXES else issubclass(type(candidate), _CLASSES))
         ]
-        _warn_of_averages(self._model, ", ".join(changed), objects)
+        _warn_of_averages(self._model, ", ".join(dict.fromkeys(changed)), objects)
         if kept:
-            self._find(f"{', '.join(kept)} was kept", objects, shapes)
+            self._find(f"{', '.join(dict.fromkeys(kept))} was kept", objects, shapes)
 
     def _find(self, name: str, objects: list[Any], shapes: Mapping[int, list[torch.Size]]) -> None:
         """Log lists without what was kept, and watch copies without it until the next call."""
@@ -153,13 +156,12 @@ def _warn_of_averages(model: nn.Module, changed: str, objects: Iterable[Any]) ->
     """
     model_names = [name for name, _ in model.named_parameters()]
     host = Host(model).parameters().keys()
-    fossils = [seed for slot in Host(model).slots for seed in slot.fossils]
-    of_fossils = {id(parameter) for seed in fossils for parameter in seed.parameters()}
-    kept = {name for name, parameter in model.named_parameters() if id(parameter) in of_fossils}
+    kept = _kept(model)
     for average in [candidate for candidate in objects if _is_average(candidate)]:
-        names = [name for name, _ in average.get_submodule("module").named_parameters()]
+        copy = average.get_submodule("module")
+        names = [name for name, _ in copy.named_parameters()]
         kind = type(average).__name__
-        if not host <= set(names):
+        if not host <= set(names) or hasattr(average, RENEWED):
             continue
         hint = f"Make a new one:  {kind}(model)"
         if vars(average).get("use_buffers") and names != model_names:
@@ -167,17 +169,20 @@ def _warn_of_averages(model: nn.Module, changed: str, objects: Iterable[Any]) ->
             hint = f"Leave out use_buffers, and make a new one when a seed is kept:  {kind}(model)"
         elif names != model_names[: len(names)]:
             defect = f"was made before {changed}, and pairs tensors wrongly"
-        elif not kept.issubset(names):
+        elif not kept <= _kept(copy):  # a copy of a seed that lived never acts
             defect = f"was made before {changed}, and does not include it"
         else:
             continue
         log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {defect}", hint=hint))
 
 
+def _kept(model: nn.Module) -> set[int]:
+    slots = Host(model).slots if Host(model).is_grafted else ()
+    return {seed.number for slot in slots for seed in slot.fossils}
+
+
 def _is_average(candidate: Any) -> bool:
     if not _is(candidate, nn.Module):
         return False
-    attributes = vars(candidate)
-    return "module" in attributes.get("_modules", ()) and (
-        isinstance(candidate, AveragedModel) or "decay" in attributes
-    )
+    is_averaging = isinstance(candidate, AveragedModel) or "decay" in vars(candidate)
+    return is_averaging and "module" in vars(candidate).get("_modules", ())

@@ -26,6 +26,7 @@ from torchmetrics import Metric
 from esper_core.growth import Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
+from esper_grow.gardener.stale_copies import RENEWED
 from esper_grow.integrations.attachment import BEST_LOSS, GrowsModel, MovedBatches, grow_as
 
 if TYPE_CHECKING:
@@ -149,8 +150,10 @@ class Grow(GrowsModel, pl.Callback):
     ) -> None:
         """Train the seeds, and tend them at the end of an epoch; a hook of Lightning."""
         ended = trainer.is_last_batch or batch_idx + 1 >= trainer.num_training_batches
+        seeds = _seeds(pl_module)
         tended = self._attachment.step(batch, epoch_ended=ended)
-        if tended is not None and (tended.changes or tended.lost):
+        # A set germinates with the first batch, before any tend.
+        if _seeds(pl_module) != seeds or (tended is not None and (tended.changes or tended.lost)):
             _renew_averages(trainer, pl_module)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -288,6 +291,7 @@ def _renew_averages(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     """Give averages the seeds that the module has: averages are paired with it parameter by parameter."""
     for average in _averages(trainer):
         before = average.module
+        setattr(average, RENEWED, True)
         average.module = deepcopy(module).to(next(before.parameters()).device)
         average.module.load_state_dict({**average.module.state_dict(), **Host.split_state(before.state_dict())[0]})
         kept = {seed.number: seed for seed in _seeds(before) if seed.stage is Stage.FOSSILISED}

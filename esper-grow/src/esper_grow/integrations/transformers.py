@@ -119,9 +119,7 @@ class Grow(GrowsModel, TrainerCallback):
             message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
             raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
         if args.load_best_model_at_end and BEST_LOSS in (args.metric_for_best_model or ""):
-            message = (
-                "load_best_model_at_end follows esper_best_loss, which is often that of seeds that are not kept yet"
-            )
+            message = "load_best_model_at_end follows esper_best_loss, often that of seeds that are not kept yet"
             hint = "They are dropped with the best checkpoint. Choose it by another metric:  metric_for_best_model"
             log.warning("%s", Problem("E336", message, hint=hint))
         self._batches.clear()
@@ -208,8 +206,8 @@ class Grow(GrowsModel, TrainerCallback):
         if best and Path(best, GROWN_FILE).is_file():
             load(model, best)
         if args.load_best_model_at_end and (living := living_seeds(model)):
-            message = f"{state.best_model_checkpoint} is of before these were kept, and they are dropped"
-            hint = "Kept seeds are in later checkpoints: load_best_model_at_end=False, or choose by another metric."
+            message = f"{state.best_model_checkpoint} is of when these were not kept, and they are dropped"
+            hint = "If they were kept later: load_best_model_at_end=False, or choose by another metric."
             log.warning("%s", Problem("E336", f"{message}: {', '.join(living)}", hint=hint))
         Host(model).prune()
 
